@@ -1,0 +1,133 @@
+"""A recipe (TOML) and `--set a.b=c` become frozen dataclasses; every key is known or refused."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import is_dataclass
+from importlib import resources
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from bertie.errors import UserError
+
+T = TypeVar("T")
+
+
+def read_recipe(kind: type[T], recipe: str | Path | None = None, sets: Sequence[str] = ()) -> T:
+    """The settings of `kind`: its defaults, then the recipe's, then each `a.b=c` of `sets`."""
+    values: dict[str, Any] = {} if recipe is None else read_toml(find_recipe(recipe))
+    for assignment in sets:
+        assign(values, assignment)
+    return build(kind, values)
+
+
+def find_recipe(recipe: str | Path) -> Path:
+    """A file, or the name of a recipe that ships with the package."""
+    path = Path(recipe)
+    if path.is_file():
+        return path
+    shipped = Path(str(resources.files("bertie.recipes")))
+    if path.name == str(recipe) and (shipped / f"{path.stem}.toml").is_file():
+        return shipped / f"{path.stem}.toml"
+    known = ", ".join(sorted(p.stem for p in shipped.glob("*.toml")))
+    raise UserError(f"no recipe {recipe}: neither a file nor a shipped one; those are: {known}")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}") from None
+
+
+def assign(values: dict[str, Any], assignment: str) -> None:
+    """Puts one `a.b=c` into the tree; c is read as TOML, and as plain text where it is none."""
+    key, equals, text = assignment.partition("=")
+    names = key.strip().split(".")
+    if not equals or not all(names):
+        raise UserError(f"--set takes name=value, such as learn.size=8000; found {assignment!r}")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    for depth, name in enumerate(names[:-1], 1):
+        values = values.setdefault(name, {})
+        if not isinstance(values, dict):
+            raise UserError(f"{'.'.join(names[:depth])} is a value, it has no part {names[depth]}")
+    values[names[-1]] = value
+
+
+def build(kind: type[T], values: Mapping[str, Any], path: str = "") -> T:
+    """An object of the dataclass `kind`; an unknown key is an error that lists the known ones.
+
+    >>> build(Model, {"num_heads": 2})
+    Model(hidden_size=768, num_heads=2)
+    """
+    hints = get_type_hints(kind)
+    for name in values:
+        if name not in hints:
+            near = difflib.get_close_matches(name, hints, n=1)
+            guess = f" (did you mean {path}{near[0]}?)" if near else ""
+            known = ", ".join(path + hint for hint in hints)
+            raise UserError(f"no setting {path}{name}{guess}; there are: {known}")
+    return kind(
+        **{name: convert(value, hints[name], path + name) for name, value in values.items()}
+    )
+
+
+def convert(value: Any, hint: Any, path: str) -> Any:
+    """`value` as the type `hint` asks for, or an error that names the setting."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+        return build(hint, value, f"{path}.")
+    if origin in (Union, UnionType):
+        return _convert_union(value, arguments, path)
+    if origin is Literal and value in arguments:
+        return value
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(convert(v, arguments[0], f"{path}[{i}]") for i, v in enumerate(value))
+    if origin is dict and isinstance(value, Mapping):
+        return {k: convert(v, arguments[1], f"{path}.{k}") for k, v in value.items()}
+    if hint is Path and isinstance(value, str | Path):
+        return Path(value)
+    if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type) and type(value) is hint:
+        return value
+    raise UserError(f"{path} takes {describe(hint)}; found {value!r}")
+
+
+def _convert_union(value: Any, hints: Sequence[Any], path: str) -> Any:
+    if value in (None, "none") and NoneType in hints:  # TOML has no null
+        return None
+    for hint in hints:
+        try:
+            return convert(value, hint, path)
+        except UserError:
+            continue
+    raise UserError(f"{path} takes {' or '.join(map(describe, hints))}; found {value!r}")
+
+
+WORDS = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "a path",
+    NoneType: "none",
+}
+
+
+def describe(hint: Any) -> str:
+    """A type in words, for error messages."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(map(str, arguments))
+    if origin in (Union, UnionType):
+        return " or ".join(map(describe, arguments))
+    if origin is tuple:
+        return f"a list, each item {describe(arguments[0])}"
+    if origin is dict or is_dataclass(hint):
+        return "a table of settings"
+    return WORDS.get(hint, str(hint))

@@ -1,0 +1,84 @@
+"""Who may know whom: the table of docs/architecture.md, kept true."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "bertie"
+
+# part -> what it may import besides the standard library, itself and errors
+MAY_IMPORT = {
+    "errors": set(),
+    "config": set(),
+    "text": {"numpy"},
+    "metrics": {"numpy"},
+    "objectives": {"torch"},
+    "data": {"text", "numpy", "torch"},
+    "model": {"torch"},
+    "checkpoint": {"config", "text", "model", "numpy", "torch", "safetensors"},
+    "reference": {"numpy", "safetensors"},
+    "train": {"config", "objectives", "checkpoint", "torch", "numpy", "rich"},
+    "tasks": {"text", "data", "model", "objectives", "metrics", "numpy", "torch"},
+    "infer": {"text", "data", "model", "tasks", "checkpoint", "numpy", "torch"},
+    "serve": {"infer", "fastapi", "uvicorn", "pydantic"},
+    "report": {"metrics", "numpy"},
+    "info": {"config", "text", "data", "model", "checkpoint", "numpy"},
+    "quickstart": {"config", "text", "data", "rich"},
+    "cli": None,  # anything, and nothing imports it
+    "recipes": set(),
+    "__init__": set(),
+    "__main__": {"cli"},
+}
+LIBRARIES = {"numpy", "torch", "safetensors", "rich", "typer", "fastapi", "uvicorn", "pydantic"}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def imports(path: Path) -> list[tuple[int, str]]:
+    """(line, module) of every import in the file, also of those inside functions."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found += [(node.lineno, alias.name) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are absolute"
+            found.append((node.lineno, node.module or ""))
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_part_imports_only_what_it_may_know(path: Path) -> None:
+    part = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    assert part in MAY_IMPORT, f"{part} is not in the table: add it here and in the docs"
+    allowed = MAY_IMPORT[part]
+    for line, module in imports(path):
+        names = module.split(".")
+        other = names[1] if names[0] == "bertie" and len(names) > 1 else names[0]
+        if names[0] not in LIBRARIES | {"bertie"} or other in (part, "errors", "bertie"):
+            continue
+        assert allowed is None or other in allowed, f"{path}:{line}: {part} must not import {other}"
+        assert other != "cli" or part == "__main__", f"{path}:{line}: nothing imports cli"
+
+
+def test_torch_stays_out_of_text_and_of_data_but_the_loader() -> None:
+    for path in FILES:
+        part = path.relative_to(SOURCE).parts[0]
+        if part == "text" or (part == "data" and path.name != "loader.py"):
+            assert not any(m.split(".")[0] == "torch" for _, m in imports(path)), path
+
+
+def test_no_file_is_called_after_nothing() -> None:
+    assert not {path.stem for path in FILES} & {"utils", "common", "helpers", "misc"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_files_stay_readable(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").count("\n") <= 500
+
+
+def test_print_only_where_people_read() -> None:
+    for path in FILES:
+        if path.name in ("cli.py", "log.py"):
+            continue
+        calls = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)]
+        assert not [c.lineno for c in calls if getattr(c.func, "id", "") == "print"], path
