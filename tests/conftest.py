@@ -1,4 +1,4 @@
-"""Fixtures of all tests. Real data lie in the folder `shared` beside the checkout, where it exists."""
+"""Fixtures of all tests. Real data lie in the folder `shared` beside the checkout, if at all."""
 
 import os
 from pathlib import Path

@@ -1,1 +1,1 @@
-"""Tensors to disk and back."""
+"""Tensors <-> disk."""
