@@ -128,7 +128,7 @@ def initialise(module: nn.Module, std: float, generator: torch.Generator | None 
     """Matrices from a normal distribution cut at two deviations; biases 0, norms 1."""
     for part in module.modules():
         if any(parameter.is_meta for parameter in part.parameters(recurse=False)):
-            continue  # a shape without values; asking for them would load a second of imports
+            continue  # a shape without values
         if isinstance(part, nn.Linear | nn.Embedding):
             nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
         if isinstance(part, nn.Linear):

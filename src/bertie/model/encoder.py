@@ -3,6 +3,7 @@
 # T tokens of all sequences in a row   N sequences   D hidden size   H heads   K head size (D = H*K)
 # U feed-forward size
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -27,14 +28,21 @@ def layer_norm(config: ModelConfig) -> nn.LayerNorm:
     return nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
 
 
+def embedding(num_rows: int, num_columns: int) -> nn.Embedding:
+    """Without torch's own initial values, which cost a second of imports where none are wanted."""
+    values = torch.empty(num_rows, num_columns)
+    made: nn.Embedding = nn.Embedding.from_pretrained(values, freeze=False)
+    return made
+
+
 class Embeddings(nn.Module):
     """A row per token: its piece, its segment and its position, summed and normed."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.token = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.segment = nn.Embedding(config.num_segments, config.hidden_size)
-        self.position = nn.Embedding(config.max_positions, config.hidden_size)
+        self.token = embedding(config.vocab_size, config.hidden_size)
+        self.segment = embedding(config.num_segments, config.hidden_size)
+        self.position = embedding(config.max_positions, config.hidden_size)
         self.norm = layer_norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
