@@ -37,3 +37,20 @@ def weights(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
         return folder / name
 
     return get
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """With -v or -s: the largest difference that each test of equality has seen."""
+    options = terminalreporter.config.option
+    if not options.verbose > 0 and options.capture != "no":
+        return
+    rows = [
+        (report.nodeid.partition("::")[2], value)
+        for report in terminalreporter.stats.get("passed", [])
+        for name, value in report.user_properties
+        if name == "largest_difference"
+    ]
+    if rows:
+        terminalreporter.section("largest differences (of the largest value)")
+    for test, value in rows:
+        terminalreporter.write_line(f"{test:110} {value}")
