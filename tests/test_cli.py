@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -94,7 +95,8 @@ def test_tokenize_shows_a_table(vocab: Path) -> None:
 
 def test_coverage_compares(vocab: Path) -> None:
     text = str(vocab.parent / "a.txt")
-    result = bertie("coverage", text, "--vocab", str(vocab), "--vocab", str(vocab))
+    shutil.copytree(vocab, vocab.parent / "other")
+    result = bertie("coverage", text, "--vocab", "v", "--vocab", "other", cwd=vocab.parent)
     assert result.stdout.count("1.0000") == 2
 
 

@@ -49,7 +49,7 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def read_batches(
-    files: Iterable[Path], config: CorpusConfig, *, num_chars: int = 4_000_000
+    files: Iterable[Path], config: CorpusConfig, *, num_chars: int = 2_000_000
 ) -> Iterator[Batch]:
     """All documents, in batches of about `num_chars`; no batch crosses files."""
     for path in files:

@@ -35,7 +35,7 @@ class WordCounter:
     def __init__(self, config: TokenizerConfig) -> None:
         self.splitter = Splitter(config)
         self.longest = config.max_word_chars
-        self.words = Memo(self.splitter.words, capacity=1 << 18, longest=40)
+        self.words = Memo(self.splitter.words, capacity=1 << 16, longest=40)
 
     def count(self, texts: Iterable[str]) -> dict[str, int]:
         chunks: Counter[str] = Counter()
