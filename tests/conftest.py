@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 SHARED = Path(os.environ.get("BERTIE_SHARED", Path(__file__).parents[2] / "shared"))
+COMPARED: Counter[str] = Counter()
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +19,12 @@ def shared() -> Path:
     if not (SHARED / "README.md").is_file():
         pytest.skip(f"needs the real data that would lie in {SHARED} (or $BERTIE_SHARED)")
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def compared() -> Counter[str]:
+    """What was compared with a reference; the counts are printed at the end."""
+    return COMPARED
 
 
 @pytest.fixture(scope="session")
@@ -40,17 +48,19 @@ def weights(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """With -v or -s: the largest difference that each test of equality has seen."""
+    for what, count in COMPARED.items():
+        terminalreporter.write_line(f"compared with the reference: {count:,} {what}")
+    skipped = len(terminalreporter.stats.get("skipped", []))
+    terminalreporter.write_line(f"tests skipped for want of data or devices: {skipped}")
     options = terminalreporter.config.option
-    if not options.verbose > 0 and options.capture != "no":
-        return
-    rows = [
-        (report.nodeid.partition("::")[2], value)
-        for report in terminalreporter.stats.get("passed", [])
-        for name, value in report.user_properties
-        if name == "largest_difference"
-    ]
-    if rows:
-        terminalreporter.section("largest differences (of the largest value)")
-    for test, value in rows:
-        terminalreporter.write_line(f"{test:110} {value}")
+    if options.verbose > 0 or options.capture == "no":  # -v or -s
+        show_differences(terminalreporter)
+
+
+def show_differences(terminalreporter: pytest.TerminalReporter) -> None:
+    """The largest difference that each test of equality has seen."""
+    terminalreporter.section("largest differences (of the largest value)")
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties:
+            if name == "largest_difference":
+                terminalreporter.write_line(f"{report.nodeid.partition('::')[2]:110} {value}")

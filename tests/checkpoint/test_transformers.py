@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from theirs import (
+from tests.checkpoint.theirs import (
     HEADS_OF,
     TOLERANCE,
     ask_ours,

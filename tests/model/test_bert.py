@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny import TINY, make, sequences
+from tests.model.tiny import TINY, make, sequences
 from torch import Tensor
 
 from bertie.model.bert import Bert, Packed, pack

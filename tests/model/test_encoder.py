@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tiny import TINY, make, sequences
+from tests.model.tiny import TINY, make, sequences
 
 from bertie.errors import UserError
 from bertie.model.bert import pack

@@ -1,0 +1,103 @@
+"""From text to a tokenizer directory: wiring of corpus, counting, learning and coverage."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bertie.data.corpus import CorpusConfig, find_files, is_held_out, read_batches
+from bertie.errors import UserError
+from bertie.text.count import count_words
+from bertie.text.coverage import Coverage, cover, cover_texts
+from bertie.text.files import VOCAB, TokenizerConfig, write_tokenizer
+from bertie.text.learn import LearnConfig, learn
+from bertie.text.tokenizer import Tokenizer
+
+MAX_HELD_OUT_CHARS = 16_000_000  # held in memory; a larger sample would not change a figure
+Progress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VocabRecipe:
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    tokenizer: TokenizerConfig = field(default_factory=TokenizerConfig)
+    learn: LearnConfig = field(default_factory=LearnConfig)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learned:
+    """A new tokenizer, and what is known of it."""
+
+    tokenizer: Tokenizer
+    num_words: int  # occurrences counted
+    num_distinct: int
+    num_forgotten: int  # occurrences of rare words that memory had no room for
+    num_spare: int  # [unused] slots beyond those asked for: the text had no more pieces to give
+    held_out: tuple[str, ...]  # documents that were not learned from
+    coverage: Coverage  # of the held-out documents, or of the text itself if there are none
+
+
+def make_vocab(
+    paths: Sequence[Path],
+    out: Path,
+    recipe: VocabRecipe,
+    *,
+    workers: int,
+    on_progress: Progress = lambda what, done, total: None,
+) -> Learned:
+    """Learns a vocabulary from the text below `paths` and writes it to the directory `out`."""
+    if (out / VOCAB).exists():
+        raise UserError(f"{out / VOCAB} exists; a model may need it. Choose another --out")
+    files = find_files(paths)
+    held_out: list[str] = []
+    batches = _training_batches(files, recipe.corpus, held_out, on_progress)
+    counts = count_words(batches, recipe.tokenizer, workers=workers)
+    if not counts:
+        raise UserError(f"no words in {len(files)} files, the first is {files[0]}")
+    pieces = learn(
+        counts,
+        recipe.learn,
+        recipe.tokenizer,
+        lambda done, total: on_progress("merging pieces", done, total),
+    )
+    write_tokenizer(out, pieces, recipe.tokenizer)
+    coverage = (
+        cover_texts(held_out, pieces, recipe.tokenizer)
+        if held_out
+        else cover(counts, pieces, recipe.tokenizer)
+    )
+    return Learned(
+        tokenizer=Tokenizer(pieces, recipe.tokenizer),
+        num_words=sum(counts.values()),
+        num_distinct=len(counts),
+        num_forgotten=counts.num_forgotten,
+        num_spare=sum(piece.startswith("[unused") for piece in pieces) - recipe.learn.num_unused,
+        held_out=tuple(held_out),
+        coverage=coverage,
+    )
+
+
+def _training_batches(
+    files: Sequence[Path], config: CorpusConfig, held_out: list[str], on_progress: Progress
+) -> Iterator[list[str]]:
+    """Batches of documents to learn from; the others are put into `held_out`."""
+    total = sum(path.stat().st_size for path in files)
+    done = held_chars = 0
+    for documents, num_bytes in read_batches(files, config):
+        taught = []
+        for document in documents:
+            if held_chars < MAX_HELD_OUT_CHARS and is_held_out(document, config.held_out_percent):
+                held_out.append(document)
+                held_chars += len(document)
+            else:
+                taught.append(document)
+        yield taught
+        done += num_bytes
+        on_progress("counting words", done, total)
+
+
+def cover_files(paths: Sequence[Path], folder: Path, config: CorpusConfig) -> Coverage:
+    """The coverage of all text below `paths` by the tokenizer of a directory."""
+    tokenizer = Tokenizer.load(folder)
+    batches = (batch.documents for batch in read_batches(find_files(paths), config))
+    counts = count_words(batches, tokenizer.config)
+    return cover(counts, tokenizer.pieces, tokenizer.config)

@@ -1,0 +1,137 @@
+"""The command line: its verbs and options, help without torch, errors in one line."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from bertie.cli import app
+
+# Changing this list is changing what users type: say so in the CHANGELOG.
+SURFACE = {
+    "vocab": "text out recipe size cased against workers sets",
+    "coverage": "text vocab sets",
+    "tokenize": "text vocab file max_length as_json lower_case",
+    "quickstart": "out",
+}
+
+
+def bertie(
+    *arguments: str, cwd: Path | None = None, stdin: str = ""
+) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "bertie", *arguments],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        cwd=cwd,
+        input=stdin,
+        env=os.environ | {"PYTHONUTF8": "1", "COLUMNS": "120"},
+    )
+
+
+def test_the_verbs_and_their_options() -> None:
+    commands = typer.main.get_command(app).commands
+    found = {
+        name: " ".join(parameter.name for parameter in command.params)
+        for name, command in commands.items()
+    }
+    assert found == SURFACE
+
+
+@pytest.mark.parametrize("verb", ["", *SURFACE])
+def test_help_teaches_with_an_example_and_loads_nothing_heavy(verb: str) -> None:
+    code = (
+        "import sys; sys.argv = ['bertie', *sys.argv[1:], '--help']\n"
+        "from bertie.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 0, end.code\n"
+        "print('LOADED', [m for m in ('torch', 'numpy', 'transformers') if m in sys.modules])"
+    )
+    arguments = [sys.executable, "-c", code, *([verb] if verb else [])]
+    result = subprocess.run(arguments, capture_output=True, text=True, encoding="utf-8")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.endswith("LOADED []\n")
+    assert f"bertie {verb}".strip() in result.stdout.split("Options")[0].split("Usage")[1][20:]
+
+
+@pytest.fixture
+def vocab(tmp_path: Path) -> Path:
+    (tmp_path / "a.txt").write_text("some words, and some more words of text " * 3, "utf-8")
+    made = bertie(
+        "vocab", "a.txt", "--out", "v", "--size", "60", "--set", "learn.num_unused=0", cwd=tmp_path
+    )
+    assert made.returncode == 0, made.stderr
+    assert "60 pieces from 27 words" in made.stdout
+    return tmp_path / "v"
+
+
+def test_tokenize_a_pair_as_json(vocab: Path) -> None:
+    result = bertie("tokenize", "Some words", "more [MASK]", "--vocab", str(vocab), "--json")
+    fields = json.loads(result.stdout)
+    assert fields["pieces"] == ["[CLS]", "some", "words", "[SEP]", "more", "[MASK]", "[SEP]"]
+    assert fields["segments"] == [0, 0, 0, 0, 1, 1, 1]
+    assert fields["spans"] == [[0, 0], [0, 4], [5, 10], [0, 0], [0, 4], [5, 11], [0, 0]]
+
+
+def test_tokenize_lines_of_standard_input_and_say_what_was_cut(vocab: Path) -> None:
+    result = bertie(
+        *("tokenize", "--file", "-", "--vocab", str(vocab), "--json", "--max-length", "4"),
+        stdin="some words, and more\nsome\n",
+    )
+    assert [len(json.loads(line)["ids"]) for line in result.stdout.splitlines()] == [4, 3]
+    assert "3 pieces were cut off" in result.stderr
+
+
+def test_tokenize_shows_a_table(vocab: Path) -> None:
+    result = bertie("tokenize", "Some [bold]words", "--vocab", str(vocab))
+    assert "[UNK]" in result.stdout and "Some" in result.stdout and "words" in result.stdout
+
+
+def test_coverage_compares(vocab: Path) -> None:
+    text = str(vocab.parent / "a.txt")
+    shutil.copytree(vocab, vocab.parent / "other")
+    result = bertie("coverage", text, "--vocab", "v", "--vocab", "other", cwd=vocab.parent)
+    assert result.stdout.count("1.0000") == 2
+
+
+def test_python_dash_m_and_version() -> None:
+    assert bertie("--version").stdout.startswith("bertie 0.")
+
+
+WRONG = {
+    "no such file": (["vocab", "missing", "--out", "w"], "no file or folder missing"),
+    "unknown setting": (
+        ["vocab", "a.txt", "--out", "w", "--set", "learn.sice=5"],
+        "no setting learn.sice (did you mean learn.size?); there are: learn.size",
+    ),
+    "unknown recipe": (["vocab", "a.txt", "--out", "w", "--recipe", "nope"], "no recipe nope"),
+    "existing output": (["vocab", "a.txt", "--out", "v"], "exists"),
+    "too small": (["vocab", "a.txt", "--out", "w", "--size", "5"], "do not fit into 5 pieces"),
+    "no vocabulary named": (["tokenize", "x"], "--vocab DIR"),
+    "no directory": (["tokenize", "x", "--vocab", "w"], "no tokenizer directory at w"),
+    "three texts": (["tokenize", "x", "y", "z", "--vocab", "v"], "one text, or two"),
+    "nothing to do": (["tokenize", "--vocab", "v"], "one text, or two"),
+    "no room": (["tokenize", "x", "--vocab", "v", "--max-length", "1"], "do not fit into 1"),
+    "bad comparison": (
+        ["vocab", "a.txt", "--out", "w", "--against", "x"],
+        "no tokenizer directory",
+    ),
+    "unknown option": (["vocab", "a.txt", "--nope"], "No such option"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_is_one_clear_line_and_code_2(vocab: Path, name: str) -> None:
+    arguments, message = WRONG[name]
+    before = sorted(vocab.parent.rglob("*"))
+    result = bertie(*arguments, cwd=vocab.parent)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(vocab.parent.rglob("*")) == before, "nothing is left behind"

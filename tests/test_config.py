@@ -1,0 +1,103 @@
+"""Settings: every key is known or refused, every value of its type, errors that name the place."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertie.config import build, find_recipe, read_recipe
+from bertie.errors import UserError
+from bertie.vocab import VocabRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    hidden_size: int = 768
+    dropout: float = 0.1
+    act: Literal["erf", "tanh"] = "erf"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    model: Model = field(default_factory=Model)
+    name: str = "run"
+    out: Path | None = None
+    lengths: tuple[int, ...] = (128,)
+    weights: dict[str, float] = field(default_factory=dict)
+    is_fast: bool = False
+
+
+def test_defaults_then_recipe_then_sets(tmp_path: Path) -> None:
+    path = tmp_path / "r.toml"
+    path.write_text('name = "a"\nlengths = [128, 512]\n[model]\nhidden_size = 64\ndropout = 0\n')
+    run = read_recipe(Run, path, ["model.hidden_size=32", "out=x/y", "model.act=tanh"])
+    assert run == Run(
+        name="a",
+        lengths=(128, 512),
+        out=Path("x/y"),
+        model=Model(hidden_size=32, dropout=0.0, act="tanh"),
+    )
+    assert isinstance(run.model.dropout, float)
+
+
+WRONG = {
+    "model.hiden_size=1": "did you mean model.hidden_size",
+    "nothing=1": "there are: model, name",
+    "model.hidden_size=1.5": "model.hidden_size takes a whole number; found 1.5",
+    "model.hidden_size=true": "whole number",
+    "model.act=relu": "one of erf, tanh; found 'relu'",
+    "is_fast=yes": "true or false",
+    "lengths=[1, 'a']": r"lengths\[1\] takes a whole number",
+    "lengths=5": "a list",
+    "model=5": "a table of settings",
+    "weights.a=b": "weights.a takes a number",
+    "name.x=1": "there are|takes text|no part",
+    "name": "name=value",
+    "=1": "name=value",
+    "out=5": "a path or none",
+}
+
+
+@pytest.mark.parametrize("assignment", WRONG)
+def test_what_is_wrong_is_named(assignment: str) -> None:
+    with pytest.raises(UserError, match=WRONG[assignment]):
+        read_recipe(Run, None, [assignment])
+
+
+def test_a_part_of_a_plain_value_is_refused() -> None:
+    with pytest.raises(UserError, match="name is a value, it has no part x"):
+        read_recipe(Run, None, ["name=a", "name.x=1"])
+
+
+def test_none_takes_a_setting_back() -> None:
+    assert read_recipe(Run, None, ["out=x", "out=none"]).out is None
+
+
+@given(st.text(max_size=30))
+def test_any_assignment_is_taken_or_refused_in_words(assignment: str) -> None:
+    try:
+        assert isinstance(read_recipe(Run, None, [assignment]), Run)
+    except UserError as error:
+        assert str(error)
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text("a = = b")
+    with pytest.raises(UserError, match=r"broken.toml is not valid TOML: .*line 1"):
+        read_recipe(Run, path)
+
+
+def test_an_unknown_recipe_lists_the_shipped_ones() -> None:
+    with pytest.raises(UserError, match="vocab-cased, vocab-chinese, vocab-english"):
+        find_recipe("vocab-klingon")
+
+
+@pytest.mark.parametrize("name", ["vocab-english", "vocab-cased", "vocab-chinese"])
+def test_shipped_recipes_are_valid_and_explain_each_setting(name: str) -> None:
+    assert build(VocabRecipe, {}) != read_recipe(VocabRecipe, name) or name == "vocab-english"
+    for line in find_recipe(name).read_text(encoding="utf-8").splitlines():
+        assert "#" in line or line.startswith("[") or not line, f"{line!r} has no comment"

@@ -1,0 +1,78 @@
+"""Every command and every piece of Python in the READMEs runs, in order, as a newcomer would."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+READMES = ["README.md", "README.zh-CN.md"]
+
+
+def blocks(name: str, language: str) -> list[str]:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A place with the folder my_text/ of the README: some hundred documents in two languages."""
+    text = tmp_path / "my_text"
+    text.mkdir()
+    english = [
+        f"Paris is in France, and sentence {n} says so; is the text long?" for n in range(300)
+    ]
+    chinese = [f"巴黎在法国，这是第{n}句。一段对模型来说太长的文字。在哪里？" for n in range(300)]
+    (text / "english.txt").write_text("\n\n".join(english), encoding="utf-8")
+    (text / "chinese.txt").write_text("\n\n".join(chinese), encoding="utf-8")
+    return tmp_path
+
+
+def run(arguments: list[str], folder: Path) -> str:
+    result = subprocess.run(
+        arguments,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        env=os.environ | {"PYTHONUTF8": "1"},
+    )
+    assert result.returncode == 0, f"{shlex.join(arguments)}\n{result.stdout}{result.stderr}"
+    return result.stdout
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_every_command_and_snippet_runs(name: str, folder: Path) -> None:
+    commands = [line for block in blocks(name, "sh") for line in block.splitlines() if line]
+    assert len(commands) >= 8
+    for command in commands:
+        program, *arguments = shlex.split(command, comments=True)
+        if program == "make":  # its recipe is `bertie quickstart` and this very test run
+            assert run(["make", "-n", "-C", str(ROOT), *arguments], folder)
+        else:
+            assert program == "bertie"
+            assert run([sys.executable, "-m", "bertie", *arguments], folder)
+    for snippet in blocks(name, "python"):
+        assert run([sys.executable, "-c", snippet], folder)
+
+
+def test_both_languages_show_the_same_commands() -> None:
+    english, chinese = (
+        [
+            shlex.split(line, comments=True)
+            for block in blocks(name, "sh")
+            for line in block.splitlines()
+        ]
+        for name in READMES
+    )
+    assert english == chinese
+
+
+@pytest.mark.parametrize("name", [*READMES, "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(name: str) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / name).read_text(encoding="utf-8")):
+        assert (ROOT / target).exists(), target
