@@ -17,6 +17,8 @@ SURFACE = {
     "vocab": "text out recipe size cased against workers sets",
     "coverage": "text vocab sets",
     "tokenize": "text vocab file max_length as_json lower_case",
+    "info": "target batch length",
+    "import": "source out lower_case gelu",
     "quickstart": "out",
 }
 

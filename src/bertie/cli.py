@@ -200,6 +200,57 @@ def tokenize(
 
 
 @app.command()
+def info(
+    target: Annotated[str, typer.Argument(help="A size, layers/hidden/heads, or a directory.")],
+    batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 32,
+    length: Annotated[int, typer.Option(min=1, help="Tokens in a sequence.")] = 128,
+) -> None:
+    """Say what a model is and what it costs: parameters, FLOPs, memory, task and labels.
+
+    `bertie info base` (or tiny, mini, small, medium, large)
+
+    `bertie info 6/384/12 --batch 256 --length 512`
+
+    `bertie info models/reviews`
+    """
+    from bertie.info import describe
+
+    for facts in describe(target, batch_size=batch, length=length):
+        show_table(facts.columns, facts.rows, title=facts.title, right=facts.right)
+        for note in facts.notes:
+            print(f"{note}\n")
+
+
+@app.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(help="Directory of the checkpoint.")],
+    out: Annotated[Path, typer.Option(help="The model directory to write, a new folder.")],
+    lower_case: Casing = None,
+    gelu: Annotated[
+        str | None,
+        typer.Option(help="Of a TensorFlow checkpoint: erf (if not said) or tanh."),
+    ] = None,
+) -> None:
+    """Turn a BERT checkpoint of any kind into a model directory.
+
+    Hugging Face's (safetensors, pytorch_model.bin of any age, in one file or many) and Google's
+    original ones (bert_config.json, vocab.txt, bert_model.ckpt.*), without TensorFlow.
+
+    `bertie import bert-base-cased --out models/base`
+
+    `bertie import uncased_L-12_H-768_A-12 --out models/base --uncased`
+    """
+    from bertie.checkpoint.importing import import_model
+
+    opened = import_model(source, out, lower_case=lower_case, gelu=gelu)
+    for note in opened.notes:
+        print(f"bertie: {note}", file=sys.stderr)
+    heads = ", ".join(opened.model.heads) or "none"
+    num_parameters = sum(parameter.numel() for parameter in opened.model.parameters())
+    print(f"{out}: {num_parameters:,} parameters; heads: {heads}")
+
+
+@app.command()
 def quickstart(
     out: Annotated[Path, typer.Option(help="A folder for what it makes.")] = Path("quickstart"),
 ) -> None:
@@ -246,13 +297,19 @@ def show_coverage(rows: "dict[str, Coverage]", title: str) -> None:
 
 
 def show_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str | None = None,
+    right: Sequence[str] = (),
 ) -> None:
+    """A table on stdout; the columns in `right` stand on the right, as numbers should."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text as Plain
 
-    table = Table(*columns, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
     for row in rows:
         table.add_row(*(Plain(cell) for cell in row))
     Console().print(table)

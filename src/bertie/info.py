@@ -20,14 +20,16 @@ from bertie.model.config import (
 )
 
 PRETRAINING = ("masked_lm", "next_sentence")
+MOST_LABELS = 20  # that are shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """Rows of text under a title; the last column is made of numbers."""
+    """Rows of text under a title."""
 
     title: str
     columns: tuple[str, ...]
+    right: tuple[str, ...] = ()  # columns that are numbers
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
 
@@ -44,8 +46,8 @@ def describe(target: str, *, batch_size: int = 32, length: int = 128) -> list[Ta
     directory = Path(target)
     if not (directory / "config.json").is_file():
         raise UserError(
-            f"{target} is no model: neither a size ({', '.join(SIZES)}, or layers/hidden/heads such "
-            "as 4/256/4) nor a directory with a config.json"
+            f"{target} is no model: neither a size ({', '.join(SIZES)}, or layers/hidden/heads: "
+            "4/256/4) nor a directory with a config.json"
         )
     return describe_directory(directory, batch_size, length)
 
@@ -59,7 +61,10 @@ def describe_directory(directory: Path, batch_size: int, length: int) -> list[Ta
     if card is not None:
         rows.append(("task", f"{card.head}, {card.kind}" if card.head == "sequence" else card.head))
         if card.labels:
-            rows.append((f"{len(card.labels)} labels", ", ".join(card.labels)))
+            shown = ", ".join(card.labels[:MOST_LABELS])
+            rest = len(card.labels) - MOST_LABELS
+            more = f" and {rest} more" if rest > 0 else ""
+            rows.append((f"{len(card.labels)} labels", shown + more))
         rows += [(f"threshold {name}", f"{value:g}") for name, value in card.thresholds.items()]
     about = Table(
         title=str(directory), columns=("what", "is"), rows=tuple(rows), notes=opened.notes
@@ -100,6 +105,7 @@ def count(
     return Table(
         title=f"{name}: parameters",
         columns=("part", "formula", "parameters"),
+        right=("parameters",),
         rows=tuple(rows),
         notes=(shape,),
     )
@@ -118,19 +124,20 @@ def costs(config: ModelConfig, batch_size: int, length: int) -> list[Table]:
     if length > config.max_positions:
         raise UserError(f"--length {length} is more than the {config.max_positions} positions")
     train, infer = train_flops(config, length=length), infer_flops(config, length=length)
-    shape = f"{batch_size} x {length} tokens"
+    shape, times = f"{batch_size} x {length} tokens", f"{batch_size} · {length} times that"
     work = Table(
         title=f"work at {shape}",
         columns=("what", "formula, N tokens in a sequence", "FLOPs"),
+        right=("FLOPs",),
         rows=(
             ("encode a token", "2L(4H² + 2HF) + 4LHN", in_units(infer / length, 1000, "")),
-            ("encode the batch", "", in_units(infer * batch_size, 1000, "")),
+            ("encode the batch", times, in_units(infer * batch_size, 1000, "")),
             (
                 "pre-train on a token",
                 "6L(4H² + 2HF) + 12LHN + 0.9(VH + H²)",
                 in_units(train / length, 1000, ""),
             ),
-            ("pre-train a step", "", in_units(train * batch_size, 1000, "")),
+            ("pre-train a step", times, in_units(train * batch_size, 1000, "")),
         ),
     )
     memories = {
@@ -146,7 +153,7 @@ def _compare_memory(memories: dict[str, Memory], title: str) -> Table:
         (part, *(in_units(getattr(memory, part), 1024, "B") for memory in memories.values()))
         for part in parts
     )
-    return Table(title=title, columns=("what", *memories), rows=rows)
+    return Table(title=title, columns=("what", *memories), right=tuple(memories), rows=rows)
 
 
 def in_units(number: float, base: int, unit: str) -> str:

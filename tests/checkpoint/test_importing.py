@@ -8,13 +8,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.checkpoint.tf_writer import write_checkpoint
-from tests.checkpoint.theirs import HEADS_OF, Theirs, ask_ours, ask_theirs, compare, make, open_theirs, texts
 
 from bertie.checkpoint.importing import import_model, open_google
 from bertie.checkpoint.model_dir import open_model
 from bertie.errors import UserError
 from bertie.model.config import ModelConfig
+from tests.checkpoint.tf_writer import write_checkpoint
+from tests.checkpoint.theirs import (
+    HEADS_OF,
+    Theirs,
+    ask_ours,
+    ask_theirs,
+    compare,
+    make,
+    open_theirs,
+    texts,
+)
 
 Record = Callable[[str, object], None]
 GOOGLE = {

@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+
+from bertie.checkpoint.card import TaskCard
+from bertie.checkpoint.model_dir import open_model, save_model
+from bertie.model.bert import Bert
+from bertie.model.config import SIZES, ModelConfig, count_parameters, named_size
 from tests.checkpoint.theirs import (
     HEADS_OF,
     TOLERANCE,
@@ -17,11 +22,6 @@ from tests.checkpoint.theirs import (
     open_theirs,
     texts,
 )
-
-from bertie.checkpoint.card import TaskCard
-from bertie.checkpoint.model_dir import open_model, save_model
-from bertie.model.bert import Bert
-from bertie.model.config import SIZES, ModelConfig, count_parameters, named_size
 
 Record = Callable[[str, object], None]
 NAMES = ["BertModel", *HEADS_OF]

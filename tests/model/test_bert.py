@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.model.tiny import TINY, make, sequences
 from torch import Tensor
 
 from bertie.model.bert import Bert, Packed, pack
+from tests.model.tiny import TINY, make, sequences
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 

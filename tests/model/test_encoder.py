@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.model.tiny import TINY, make, sequences
 
 from bertie.errors import UserError
 from bertie.model.bert import pack
+from tests.model.tiny import TINY, make, sequences
 
 
 def test_the_pooler_reads_the_first_token_of_each_sequence() -> None:

@@ -30,26 +30,28 @@ VOCAB, WHOLE, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
 
 
 def import_model(
-    source: Path, out: Path, *, lower_case: bool | None = None, gelu: Gelu | None = None
+    source: Path, out: Path, *, lower_case: bool | None = None, gelu: str | None = None
 ) -> Opened:
     """Opens a checkpoint of any kind and writes it as a model directory, with its tokenizer files.
 
     `lower_case` says what a source without tokenizer settings cannot; `gelu` what Google's cannot.
     """
+    if gelu not in (None, "erf", "tanh"):
+        raise UserError(f"--gelu is erf or tanh; found {gelu}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists already; name a new folder with --out")
     if not source.is_dir():
         raise UserError(f"no directory {source}; name one with config.json or bert_config.json")
+    casing = settle_casing(source, lower_case)  # first: reading the weights may take a while
     if is_google(source):
-        opened = open_google(source, gelu or "erf")
+        opened = open_google(source, "tanh" if gelu == "tanh" else "erf")
     elif gelu is None:
         opened = open_model(source)
     else:
         raise UserError(f"{source / CONFIG} says which GELU it is; leave --gelu out")
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer = Path(folder)
-        settle_tokenizer(source, tokenizer, lower_case, opened.model.config.max_positions)
-        save_model(opened.model, out, card=opened.card, tokenizer_from=tokenizer)
+        copy_tokenizer(source, Path(folder), casing, opened.model.config.max_positions)
+        save_model(opened.model, out, card=opened.card, tokenizer_from=Path(folder))
     return opened
 
 
@@ -74,27 +76,21 @@ def open_google(directory: Path, gelu: Gelu = "erf") -> Opened:
     return Opened(model=model.eval(), card=card)
 
 
-def settle_tokenizer(source: Path, target: Path, lower_case: bool | None, max_length: int) -> None:
-    """Copies the tokenizer's files, and writes down the casing where they do not tell it."""
-    for name in TOKENIZER_FILES:
-        if (source / name).is_file():
-            shutil.copyfile(source / name, target / name)
-    if not (target / VOCAB).is_file() and not (target / WHOLE).is_file():
-        return
-    settings: dict[str, Any] = {"tokenizer_class": "BertTokenizer", "model_max_length": max_length}
-    if (target / SETTINGS).is_file():
-        settings |= read_json(target / SETTINGS)
-    known = find_casing(target)
-    if known is None and lower_case is None:
+def settle_casing(source: Path, lower_case: bool | None) -> bool | None:
+    """What must be written down about casing: nothing where the files tell it or have no pieces."""
+    known = find_casing(source)
+    if known is not None:
+        if lower_case not in (None, known):
+            found = "uncased" if known else "cased"
+            raise UserError(f"the tokenizer files in {source} say {found}; leave the option out")
+        return None
+    has_pieces = (source / VOCAB).is_file() or (source / WHOLE).is_file()
+    if has_pieces and lower_case is None:
         raise UserError(
             f"nothing in {source} says whether its vocabulary is cased; say so: --cased or "
             "--uncased"
         )
-    if known is not None and lower_case not in (None, known):
-        found = "uncased" if known else "cased"
-        raise UserError(f"the tokenizer files in {source} say {found}; leave the option out")
-    if known is None:
-        write_json(target / SETTINGS, settings | {"do_lower_case": lower_case})
+    return lower_case if has_pieces else None
 
 
 def find_casing(directory: Path) -> bool | None:
@@ -108,3 +104,16 @@ def find_casing(directory: Path) -> bool | None:
         if isinstance(said, bool):
             return said
     return None
+
+
+def copy_tokenizer(source: Path, target: Path, casing: bool | None, max_length: int) -> None:
+    """The tokenizer's files as they are, and the casing where they did not tell it."""
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
+    if casing is None:
+        return
+    settings: dict[str, Any] = {"tokenizer_class": "BertTokenizer", "model_max_length": max_length}
+    if (target / SETTINGS).is_file():
+        settings |= read_json(target / SETTINGS)
+    write_json(target / SETTINGS, settings | {"do_lower_case": casing})
