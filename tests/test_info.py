@@ -88,7 +88,7 @@ def test_many_labels_are_shown_in_part_and_oddities_are_told(tmp_path: Path) -> 
 
 
 def test_what_is_no_model_is_told() -> None:
-    for target in ("huge", "nowhere/at/all", "4/256"):
+    for target in ("huge", "nowhere/at/all", "4/256", str(Path(__file__))):
         with pytest.raises(UserError, match=r"no (model|size)"):
             describe(target)
     with pytest.raises(UserError, match="--length 600 is more than the 512 positions"):

@@ -44,10 +44,10 @@ def describe(target: str, *, batch_size: int = 32, length: int = 128) -> list[Ta
         config = named_size(target)
         return [count(target, config, PRETRAINING), *costs(config, batch_size, length)]
     directory = Path(target)
-    if not (directory / "config.json").is_file():
+    if not directory.is_dir():
         raise UserError(
             f"{target} is no model: neither a size ({', '.join(SIZES)}, or layers/hidden/heads: "
-            "4/256/4) nor a directory with a config.json"
+            "4/256/4) nor a directory"
         )
     return describe_directory(directory, batch_size, length)
 

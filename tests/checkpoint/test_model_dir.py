@@ -480,6 +480,9 @@ def test_a_task_that_does_not_fit_is_refused(text: str, message: str, tmp_path: 
 
 
 def test_no_directory_and_no_config_are_told(tmp_path: Path) -> None:
+    (tmp_path / "google").mkdir()
+    (tmp_path / "google" / "bert_config.json").touch()
+    refuses(tmp_path / "google", r"Google's checkpoints; .* bertie import .*google --out NEW")
     refuses(tmp_path / "nowhere", r"no file .*nowhere/config.json; a model directory has")
     (tmp_path / "config.json").write_text("{")
     refuses(tmp_path, r"config.json is not valid JSON")
@@ -506,6 +509,21 @@ def test_a_model_is_replaced_whole(saved: Path) -> None:
     assert not (saved / "vocab.txt").exists()
     assert open_model(saved).model.heads == ("span",)
     assert_same(model, make("masked_lm", "next_sentence"))
+
+
+@pytest.mark.parametrize("form", ["safetensors", "zip", "legacy"])
+def test_training_changes_the_model_and_not_the_file(form: str, saved: Path) -> None:
+    if form != "safetensors":
+        weights = load_file(saved / "model.safetensors")
+        (saved / "model.safetensors").unlink()
+        is_zip = form == "zip"
+        torch.save(weights, saved / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+    model = open_model(saved).model
+    with torch.no_grad():
+        for parameter in model.parameters():
+            assert parameter.requires_grad
+            parameter.add_(1)
+    opens_the_same(saved)
 
 
 def test_a_folder_with_other_things_is_not_written_over(saved: Path) -> None:

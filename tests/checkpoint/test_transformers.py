@@ -74,6 +74,14 @@ def test_transformers_opens_what_we_write(
     compare(ask_ours(model, texts(83)), ask_theirs(theirs, texts(83)), record_property, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_their_automatic_classes_find_out_what_it_is(dtype: torch.dtype, tmp_path: Path) -> None:
+    save_model(random_bert(AWKWARD, ("span",)).to(dtype), tmp_path / "model")
+    theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "model")
+    assert type(theirs).__name__ == "BertForQuestionAnswering"
+    assert theirs.dtype == dtype
+
+
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_new", "gelu_pytorch_tanh"])
 def test_every_gelu_of_theirs_is_understood(
     hidden_act: str, tmp_path: Path, record_property: Record
@@ -179,6 +187,8 @@ def test_real_checkpoints_compute_the_same(
     question = texts(opened.model.config.vocab_size, lengths=(64, 1, 17, 200))
     answer = ask_theirs(theirs, question)
     compare(ask_ours(opened.model, question), answer, record_property, dtype)
+    if dtype == torch.float64:
+        return
     save_model(opened.model, tmp_path / "again", card=opened.card, tokenizer_from=directory)
     again = open_model(tmp_path / "again", dtype=dtype).model
     for parameter, other in zip(opened.model.parameters(), again.parameters(), strict=True):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bertie.errors import UserError
 from bertie.model.bert import Bert, Packed, pack
 from tests.model.tiny import TINY, make, sequences
 
@@ -92,6 +93,13 @@ def test_states_begin_with_the_embeddings_and_end_with_the_last_layer() -> None:
     assert torch.equal(states[0], model.embeddings(batch.ids, batch.segments, batch.positions))
     assert torch.equal(states[-1], model.encode(*batch))
     assert torch.equal(states[2], model.layers[1](states[1], batch.bounds, batch.longest))
+
+
+def test_a_sequence_longer_than_the_positions_is_refused() -> None:
+    batch = pack([torch.zeros(20, dtype=torch.long)])
+    for call in (make(heads=("span",)), make().encode, make().states):
+        with pytest.raises(UserError, match="a sequence of 20 tokens; the model has 19 positions"):
+            call(*batch)
 
 
 def test_empty_sequences_and_a_tail_change_nothing_before_them() -> None:

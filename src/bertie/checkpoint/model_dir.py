@@ -72,6 +72,11 @@ def open_model(
     ('sequence',)
     """
     path = directory / CONFIG
+    if not path.is_file() and (directory / "bert_config.json").is_file():
+        raise UserError(
+            f"{directory} is one of Google's checkpoints; make a model directory of it: "
+            f"bertie import {directory} --out NEW"
+        )
     values = read_json(path)
     config = hugging_face.parse_config(values, path)
     check_vocab(directory, config)

@@ -75,6 +75,7 @@ class Bert(nn.Module):
         self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
     ) -> Tensor:  # (T,), (T,), (T,), (N + 1,) -> (T, D)
         """The last layer's rows, one per token."""
+        self._check_length(longest)
         hidden: Tensor = self.embeddings(ids, segments, positions)
         for layer in self.layers:
             hidden = layer(hidden, bounds, longest)
@@ -84,10 +85,18 @@ class Bert(nn.Module):
         self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
     ) -> list[Tensor]:  # (T,), (T,), (T,), (N + 1,) -> num_layers + 1 times (T, D)
         """The embeddings and every layer's rows; the last is what `encode` gives."""
+        self._check_length(longest)
         states: list[Tensor] = [self.embeddings(ids, segments, positions)]
         for layer in self.layers:
             states.append(layer(states[-1], bounds, longest))
         return states
+
+    def _check_length(self, longest: int) -> None:
+        if longest > self.config.max_positions:
+            raise UserError(
+                f"a sequence of {longest} tokens; the model has {self.config.max_positions} "
+                "positions: cut it, or divide it into windows"
+            )
 
     def pool(self, hidden: Tensor, bounds: Tensor) -> Tensor:  # (T, D), (N + 1,) -> (N, D)
         if self.pooler is None:
