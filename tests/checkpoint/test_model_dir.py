@@ -1,6 +1,8 @@
 """The model directory: round trips, the quirks of real checkpoints, and what is refused."""
 
+import contextlib
 import json
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -338,6 +342,15 @@ def test_a_missing_head_is_refused(saved: Path) -> None:
     refuses(saved, "lacks 2 of the weights .*first qa_outputs.weight")
 
 
+def test_weights_of_another_kind_of_model_are_told(saved: Path) -> None:
+    def rename(weights: dict[str, Tensor]) -> None:
+        for name in [name for name in weights if name.startswith("bert.")]:
+            weights[name.replace("bert.", "roberta.", 1)] = weights.pop(name)
+
+    change_weights(saved, rename)
+    refuses(saved, r"lacks 39 of .*first bert.embeddings.* \(it has roberta.embeddings.LayerNorm")
+
+
 def test_surplus_weights_are_refused(saved: Path) -> None:
     change_weights(saved, lambda w: w.update({"bert.encoder.adapter.weight": torch.ones(2)}))
     refuses(saved, "has 1 weights that a BERT of 2 layers has not, first bert.encoder.adapter")
@@ -451,10 +464,33 @@ def test_labels_that_contradict_themselves_are_refused(
     refuses(tmp_path / "model", message)
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 50) | st.floats() | st.sampled_from(["bert", "0"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("01x"), inner),
+    max_leaves=4,
+)
+
+
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_no_config_breaks_more_than_its_own_opening(data: st.DataObject) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Path(folder) / "model"
+        save_model(make("sequence"), saved)
+        names = sorted(json.loads((saved / "config.json").read_text()))
+        chosen = data.draw(st.dictionaries(st.sampled_from(names), JSON, min_size=1, max_size=3))
+        change_config(saved, **chosen)
+        with contextlib.suppress(UserError):
+            open_model(saved)
+
+
 def test_a_classifier_of_what_is_not_guessed(tmp_path: Path) -> None:
     save_model(make("token"), tmp_path / "model")
+    (tmp_path / "model" / "task.json").write_text('{"head": "sequence"}')
+    refuses(tmp_path / "model", "has a classifier, and config.json does not say of what; put")
+    (tmp_path / "model" / "task.json").unlink()
     change_config(tmp_path / "model", architectures=None)
-    refuses(tmp_path / "model", "has a classifier, and config.json does not say of what; add")
+    refuses(tmp_path / "model", "has a classifier, and config.json does not say of what; put")
     (tmp_path / "model" / "task.json").write_text('{"head": "token"}')
     assert open_model(tmp_path / "model").model.heads == ("token",)
 
@@ -496,7 +532,7 @@ def test_writing_that_fails_leaves_the_old_model_whole(saved: Path) -> None:
     wrong = saved.parent / "wrong"
     wrong.mkdir()
     (wrong / "vocab.txt").write_text("one\n")
-    with pytest.raises(UserError, match=r"vocab.txt has 1 pieces, the embedding has 37 rows"):
+    with pytest.raises(UserError, match=r"wrong/vocab.txt has 1 pieces, the embedding has 37"):
         save_model(make(), saved, tokenizer_from=wrong)
     assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
     assert sorted(path.name for path in saved.parent.iterdir()) == ["model", "vocab.txt", "wrong"]

@@ -83,21 +83,22 @@ def derive_card(
     if problem is None:  # transformers, too, takes a single output of a sequence as a number
         is_number = head == "sequence" and num_labels == 1
         return TaskCard(head=head, kind="regression" if is_number else "classes", labels=labels)
-    if problem not in PROBLEMS:
+    if not isinstance(problem, str) or problem not in PROBLEMS:
         raise UserError(f"{path}: problem_type is {problem!r}; there are: {', '.join(PROBLEMS)}")
     return TaskCard(head=head, kind=PROBLEMS[problem], labels=labels)
 
 
 def _read_labels(values: Mapping[str, Any], path: Path) -> tuple[str, ...]:
     """The names of config.json's id2label in order; none where it has none."""
-    table = values.get("id2label") or {}
-    if not isinstance(table, Mapping) or set(table) != {str(n) for n in range(len(table))}:
+    table, ids = (values.get(name) or {} for name in ("id2label", "label2id"))
+    if not isinstance(table, Mapping) or not isinstance(ids, Mapping):
+        raise UserError(f"{path}: id2label and label2id must be tables of labels")
+    if set(table) != {str(n) for n in range(len(table))}:
         raise UserError(
             f"{path} contradicts itself: the ids of its {len(table)} labels (id2label) are not "
             f"0 to {len(table) - 1}"
         )
     labels = tuple(str(table[str(number)]) for number in range(len(table)))
-    ids = values.get("label2id") or {}
     if any(ids.get(label, number) != number for number, label in enumerate(labels)):
         raise UserError(f"{path} contradicts itself: id2label and label2id differ; mend one")
     return labels

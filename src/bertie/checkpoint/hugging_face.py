@@ -37,9 +37,9 @@ GELUS: dict[str, Gelu] = {  # theirs -> ours
     "gelu_new": "tanh",
 }
 PLAIN = {  # what a BERT has in these fields, where they are there at all
-    "position_embedding_type": ("absolute",),
-    "is_decoder": (False,),
-    "add_cross_attention": (False,),
+    "position_embedding_type": ("absolute", None),
+    "is_decoder": (False, None),
+    "add_cross_attention": (False, None),
     "pruned_heads": ({}, None),
     "quantization_config": (None,),
 }
@@ -67,7 +67,7 @@ def parse_config(values: Mapping[str, Any], path: Path) -> ModelConfig:
         if theirs in values
     }
     activation = values.get("hidden_act", "gelu")
-    if activation not in GELUS:
+    if not isinstance(activation, str) or activation not in GELUS:
         raise UserError(
             f"{path}: hidden_act is {activation!r}; a BERT has one of {', '.join(GELUS)}"
         )
@@ -79,9 +79,9 @@ def parse_config(values: Mapping[str, Any], path: Path) -> ModelConfig:
 
 def _check_architecture(values: Mapping[str, Any], path: Path) -> None:
     kind = values.get("model_type", "bert")
-    names = values.get("architectures") or []
+    names = declared_names(values)
     if kind != "bert" or any(name not in ARCHITECTURES for name in names):
-        found = f"model_type {kind}" + "".join(f", {name}" for name in names)
+        found = ", ".join([f"model_type {kind}", *names])
         raise UserError(
             f"{path} describes another kind of model ({found}); bertie opens plain BERT: "
             + ", ".join(ARCHITECTURES)
@@ -94,6 +94,16 @@ def _check_architecture(values: Mapping[str, Any], path: Path) -> None:
     for name, plain in PLAIN.items():
         if name in values and values[name] not in plain:
             raise UserError(f"{path}: {name} is {values[name]!r}, which a plain BERT has not")
+
+
+def declared_names(values: Mapping[str, Any]) -> list[str]:
+    names = values.get("architectures") or []
+    return list(map(str, names)) if isinstance(names, list) else [str(names)]
+
+
+def declared_heads(values: Mapping[str, Any]) -> list[str]:
+    """The heads of the classes that config.json names."""
+    return [head for name in declared_names(values) for head in ARCHITECTURES[name]]
 
 
 def make_config(model: Bert, dtype: torch.dtype) -> dict[str, Any]:
@@ -188,7 +198,7 @@ def from_ours(model: Bert) -> dict[str, Tensor]:
     parts = (["pooler"] if model.pooler is not None else []) + list(model.heads)
     named: dict[str, Tensor] = {}
     for ours, theirs in make_rows(model.config.num_layers, parts):
-        named |= zip(theirs, weights[ours].chunk(len(theirs)), strict=True)
+        named |= zip(theirs, weights[ours].cpu().chunk(len(theirs)), strict=True)
     return named if model.heads else {n.removeprefix("bert."): w for n, w in named.items()}
 
 
@@ -204,19 +214,21 @@ def to_ours(
     parts = _find_parts(weights, declared, source)
     rows = make_rows(config.num_layers, parts)
     theirs = [name for row in rows for name in row.theirs]
+    surplus = sorted(weights.keys() - theirs)
     if missing := [name for name in theirs if name not in weights]:
+        instead = f" (it has {surplus[0]})" if surplus else ""
         raise UserError(
             f"{source} lacks {len(missing)} of the weights that its config.json asks for "
-            f"({config.num_layers} layers, {', '.join(parts) or 'no head'}), first {missing[0]}; "
-            "the two do not belong together, or the file is not whole"
+            f"({config.num_layers} layers, {', '.join(parts) or 'no head'}), first {missing[0]}"
+            f"{instead}; the two do not belong together, or the file is not whole"
         )
-    if surplus := sorted(weights.keys() - theirs):
+    if surplus:
         raise UserError(
             f"{source} has {len(surplus)} weights that a BERT of {config.num_layers} layers has "
             f"not, first {surplus[0]}; is config.json the right one, and this a plain BERT?"
         )
     heads = [part for part in parts if part != "pooler"]
-    num_labels = len(weights["classifier.bias"]) if "classifier.bias" in weights else 2
+    num_labels = weights["classifier.bias"].numel() if "classifier.bias" in weights else 2
     with torch.device("meta"):
         shapes = Bert(config, heads, num_labels=num_labels, has_pooler="pooler" in parts)
     expected = {name: weight.shape for name, weight in shapes.state_dict().items()}
@@ -266,14 +278,13 @@ def _find_parts(weights: Mapping[str, Tensor], declared: Sequence[str], source: 
         names = [name for row in rows for name in row.theirs]
         if any(name + end in weights for name in names for end in ("", ".weight", ".bias")):
             found.add(part)
-    sharing = found & set(SHARING)
-    if len(sharing) > 1:  # one name, and what is declared says which of them it is
-        found -= sharing - set(declared)
-        if not found & sharing:
+    if len(found & set(SHARING)) > 1:  # one name, and what is declared says which of them it is
+        found -= set(SHARING) - set(declared)
+        if len(found & set(SHARING)) != 1:
             raise UserError(
-                f"{source} has a classifier, and config.json does not say of what; add "
+                f"{source} has a classifier, and config.json does not say of what; put there "
                 '"architectures": ["BertForSequenceClassification"] (or '
-                "BertForTokenClassification, BertForMultipleChoice)"
+                "BertForTokenClassification, BertForMultipleChoice), the same as task.json"
             )
     if any(HEADS[part].reads == "pooled" for part in found - {"pooler"}):
         found.add("pooler")

@@ -24,7 +24,6 @@ from bertie.checkpoint.card import (
     write_card,
 )
 from bertie.checkpoint.draft import draft_of
-from bertie.checkpoint.hugging_face import ARCHITECTURES
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.weights import read_weights, write_weights
 from bertie.errors import UserError
@@ -81,9 +80,7 @@ def open_model(
     config = hugging_face.parse_config(values, path)
     check_vocab(directory, config)
     card = read_card(directory)
-    declared = [head for name in values.get("architectures") or [] for head in ARCHITECTURES[name]]
-    if card is not None:
-        declared.append(card.head)
+    declared = hugging_face.declared_heads(values) + ([] if card is None else [card.head])
     weights = hugging_face.to_ours(read_weights(directory), config, declared, directory)
     model, fresh = build_model(
         config, weights, heads=heads, num_labels=num_labels, dtype=dtype, generator=generator
@@ -125,7 +122,7 @@ def build_model(
         num_labels = next(iter(labels_of.values()), None)
     if num_labels is None and labelled:
         raise UserError(f"the head {labelled[0]} would be new; say how many labels it has")
-    num_labels = num_labels or 2  # then no head asks for it
+    num_labels = 2 if num_labels is None else num_labels  # 2: then no head asks for it
     with torch.device("meta"):
         model = Bert(config, heads, num_labels=num_labels, has_pooler="pooler" in stored)
     parts = ["pooler", *heads] if model.pooler is not None else list(heads)
@@ -166,6 +163,8 @@ def save_model(
     """Writes a model directory, whole or not at all; an older one of that name is replaced."""
     if directory.exists():
         check_replaceable(directory)
+    if tokenizer_from is not None:
+        check_vocab(tokenizer_from, model.config)
     if card is not None:
         check_card(card, model, directory / TASK)
     weights = hugging_face.from_ours(model)
@@ -181,7 +180,6 @@ def save_model(
                 shutil.copyfile(tokenizer_from / name, draft / name)
         for path in draft.iterdir():  # safetensors lets only the owner read
             shutil.copymode(draft / CONFIG, path)
-        check_vocab(draft, model.config)
 
 
 def check_replaceable(directory: Path) -> None:

@@ -45,8 +45,9 @@ class ModelConfig:
                 raise UserError(f"{name} must be in 0 .. 1, below 1; found {getattr(self, name)}")
         if self.gelu not in ("erf", "tanh"):
             raise UserError(f"gelu must be erf or tanh; found {self.gelu!r}")
-        if self.norm_eps <= 0 or self.init_std <= 0:
-            raise UserError("norm_eps and init_std must be above 0")
+        for name in ("norm_eps", "init_std"):
+            if not 0 < getattr(self, name) < 1:
+                raise UserError(f"{name} must be in 0 .. 1, above 0; found {getattr(self, name)}")
 
     @property
     def head_size(self) -> int:
