@@ -168,6 +168,17 @@ def test_labels_have_names_even_if_nobody_named_them(tmp_path: Path) -> None:
     assert card == TaskCard(head="token", labels=("LABEL_0", "LABEL_1", "LABEL_2"))
 
 
+def test_a_single_output_without_a_kind_is_a_number(tmp_path: Path) -> None:
+    save_model(make("sequence", num_labels=1), tmp_path / "one")
+    save_model(make("token", num_labels=1), tmp_path / "two")
+    kinds = []
+    for name in ("one", "two"):
+        card = open_model(tmp_path / name).card
+        assert card is not None
+        kinds.append(card.kind)
+    assert kinds == ["regression", "classes"]
+
+
 def test_label_counts_that_disagree_are_settled_by_the_weights_and_said(tmp_path: Path) -> None:
     save_model(make("sequence", num_labels=5), tmp_path / "model")
     two = {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}

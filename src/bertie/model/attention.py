@@ -31,7 +31,7 @@ def attend_runs(qkv: Tensor, bounds: Tensor, longest: int, dropout: float) -> Te
         assert length <= longest, f"a sequence of {length} tokens, longest was given as {longest}"
         if runs and runs[-1][0] == length:
             runs[-1][1] += 1
-        elif length:
+        else:
             runs.append([length, 1])
     mixed = []
     for part, (length, count) in zip(
@@ -53,7 +53,8 @@ def attend_padded(qkv: Tensor, bounds: Tensor, longest: int, dropout: float) -> 
     columns = torch.arange(longest, device=qkv.device)  # (W,)
     sequence = torch.bucketize(rows, bounds[1:], right=True)  # (T,) which one a row belongs to
     slots = sequence * longest + rows - bounds[sequence]  # (T,) where it goes
-    # Column 0 counts always: an empty sequence would divide 0 by 0, and NaN spreads in backward.
+    # Column 0 counts always: not every kernel knows an answer where all keys are masked, which is
+    # so in an empty sequence, and a NaN there would spread in the backward pass.
     is_key = (columns < bounds.diff().unsqueeze(1)) | (columns == 0)  # (N, W)
     padded = qkv.new_zeros(num_sequences * longest, *qkv.shape[1:]).index_copy(0, slots, qkv)
     query, key, value = padded.unflatten(0, (num_sequences, longest)).permute(2, 0, 3, 1, 4)
