@@ -1,6 +1,7 @@
 """What is written comes back; a damaged store is refused with the reason."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +36,9 @@ def write(folder: Path, documents: list[list[list[int]]], batch: int = 2) -> Sto
 
 def read(store: Store) -> list[list[list[int]]]:
     bounds = store.sentences.tolist()
-    sentences = [store.ids[a:b].tolist() for a, b in zip(bounds, bounds[1:], strict=False)]
+    sentences = [store.ids[a:b].tolist() for a, b in pairwise(bounds)]
     documents = store.documents.tolist()
-    return [sentences[a:b] for a, b in zip(documents, documents[1:], strict=False)]
+    return [sentences[a:b] for a, b in pairwise(documents)]
 
 
 tokens = st.lists(st.integers(0, 12), min_size=1, max_size=9)
