@@ -68,7 +68,7 @@ class Tokenizer:
             token: Cut(self._wordpiece.firsts[token], packed(0), packed(len(token)))
             for token in self.config.special_tokens
         }
-        # Measured: 2^18 chunks hold nine tenths of the words of 200 MB of English, in about 50 MB.
+        # Measured on 230 MB of English: 95% of the chunks are found, at a cost of 90 MB.
         self._words = Memo(self._wordpiece.split, capacity=1 << 18, longest=40)
         self._chunks = Memo(self._chunk_ids, capacity=1 << 18, longest=40)
         self._word_cuts = Memo(self._wordpiece.cut, capacity=1 << 16, longest=40)
