@@ -1,7 +1,6 @@
 """Named tensors in files: safetensors read and written, PyTorch's pickles only read, and safely."""
 
 import json
-import pickle
 import re
 import warnings
 import zipfile
@@ -56,18 +55,16 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")
             is_zip = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    except pickle.UnpicklingError as error:
+    except Exception as error:  # a pickle that is damaged can fail in any way there is
         if strange := re.search(r"GLOBAL ([\w.]+)", str(error)):
             raise UserError(
                 f"{path} is not opened: it would run {strange[1]}, and weights need no such thing; "
                 f"get the model as {SINGLE}"
             ) from None
+        reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
         raise UserError(
-            f"{path} is no weights file, damaged or cut short; fetch it again"
+            f"{path} is no weights file, damaged or cut short ({reason}); fetch it again"
         ) from None
-    except (RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise UserError(f"{path} is damaged or cut short ({reason}); fetch it again") from None
     if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
         raise UserError(f"{path} holds more than a table of names and tensors; save a state_dict")
     return dict(found)
