@@ -56,7 +56,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             is_zip = zipfile.is_zipfile(path)  # files of torch before 1.6 cannot be mapped
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # a pickle that is damaged can fail in any way there is
-        if strange := re.search(r"GLOBAL ([\w.]+)", str(error)):
+        if strange := re.search(r"GLOBAL (\w+(\.\w+)+) ", str(error)):
             raise UserError(
                 f"{path} is not opened: it would run {strange[1]}, and weights need no such thing; "
                 f"get the model as {SINGLE}"
