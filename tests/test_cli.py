@@ -137,3 +137,28 @@ def test_a_mistake_is_one_clear_line_and_code_2(vocab: Path, name: str) -> None:
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(vocab.parent.rglob("*")) == before, "nothing is left behind"
+
+
+def test_a_checkpoint_is_imported_and_shown(tmp_path: Path) -> None:
+    from bertie.checkpoint.card import TaskCard
+    from bertie.checkpoint.model_dir import save_model
+    from bertie.model.bert import Bert
+    from bertie.model.config import named_size
+
+    model = Bert(named_size("1/8/2", vocab_size=11), ("sequence",))
+    card = TaskCard(head="sequence", labels=("dull", "bright"))
+    save_model(model, tmp_path / "source", card=card)
+    (tmp_path / "source" / "vocab.txt").write_text("".join(f"p{n}\n" for n in range(11)))
+    result = bertie("import", "source", "--out", "model", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith(
+        "bertie: nothing in source says whether its vocabulary is cased"
+    )
+    assert result.stderr.count("\n") == 1
+    result = bertie("import", "source", "--out", "model", "--cased", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "model: 5,178 parameters; heads: sequence\n"
+    result = bertie("info", "model", "--batch", "2", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    for words in ("dull, bright", "sequence, classes", "5,178", "2 x 128 tokens", "L·(4H² + 4H)"):
+        assert words in result.stdout

@@ -483,7 +483,7 @@ JSON = st.recursive(
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_no_config_breaks_more_than_its_own_opening(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "model"
