@@ -203,7 +203,9 @@ def tokenize(
 def info(
     target: Annotated[str, typer.Argument(help="A size, layers/hidden/heads, or a directory.")],
     batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 32,
-    length: Annotated[int, typer.Option(min=1, help="Tokens in a sequence.")] = 128,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in a sequence; 128, or all that fit.")
+    ] = None,
 ) -> None:
     """Say what a model is and what it costs: parameters, FLOPs, memory, task and labels.
 

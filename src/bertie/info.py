@@ -34,7 +34,7 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
-def describe(target: str, *, batch_size: int = 32, length: int = 128) -> list[Table]:
+def describe(target: str, *, batch_size: int = 32, length: int | None = None) -> list[Table]:
     """The tables of a size, an L/H/A or a model directory.
 
     >>> [table.title for table in describe("tiny")][1:]
@@ -52,7 +52,7 @@ def describe(target: str, *, batch_size: int = 32, length: int = 128) -> list[Ta
     return describe_directory(directory, batch_size, length)
 
 
-def describe_directory(directory: Path, batch_size: int, length: int) -> list[Table]:
+def describe_directory(directory: Path, batch_size: int, length: int | None) -> list[Table]:
     from bertie.checkpoint.model_dir import open_model  # loads torch
 
     opened = open_model(directory)
@@ -119,8 +119,9 @@ def _has_labels(heads: Sequence[str]) -> bool:
     return "sequence" in heads or "token" in heads
 
 
-def costs(config: ModelConfig, batch_size: int, length: int) -> list[Table]:
+def costs(config: ModelConfig, batch_size: int, length: int | None) -> list[Table]:
     """The work and the memory of a step."""
+    length = min(128, config.max_positions) if length is None else length
     if length > config.max_positions:
         raise UserError(f"--length {length} is more than the {config.max_positions} positions")
     train, infer = train_flops(config, length=length), infer_flops(config, length=length)
