@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from bertie.config import read_recipe
+from bertie.data.blocks import Problems
 from bertie.errors import UserError
 from bertie.text.tokenizer import Tokenizer
 from bertie.vocab import VocabRecipe, cover_files, make_vocab
@@ -43,7 +44,7 @@ def test_the_directory_opens_and_the_held_out_text_is_not_learned(
     assert learned.coverage.unknown_share == 0
     assert ("counting words", corpus.stat().st_size, corpus.stat().st_size) in seen
     assert seen[-1][0] == "merging pieces" and seen[-1][1] == seen[-1][2]
-    fit = cover_files([corpus], tmp_path / "v", recipe().corpus)
+    fit = cover_files([corpus], tmp_path / "v", recipe().corpus, Problems())
     assert fit.num_words == learned.num_words + learned.coverage.num_words
 
 

@@ -15,6 +15,7 @@ import typer
 from bertie.errors import UserError
 
 if TYPE_CHECKING:
+    from bertie.data.blocks import Problems
     from bertie.text.coverage import Coverage
     from bertie.vocab import Learned, Progress
 
@@ -28,7 +29,10 @@ app = typer.Typer(
 )
 
 Text = Annotated[
-    list[Path], typer.Argument(help="Files or folders: .txt, .jsonl, also .gz and .xz.")
+    list[Path],
+    typer.Argument(
+        help="Files, folders, patterns: plain text, .jsonl, .csv, .tsv, .parquet; also .gz .xz .zst"
+    ),
 ]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; may come again.")
@@ -81,9 +85,13 @@ def vocab(
 ) -> None:
     """Learn a WordPiece vocabulary from text.
 
+    A document is what blank lines part in plain text (or a file: `--set corpus.document=file`), a
+    line of .jsonl, a row of .csv, .tsv and .parquet; its text is the field `text` there, or
+    another one: `--set corpus.field=NAME`. What cannot be read is skipped, and counted.
+
     One document in a hundred is kept back, to show how well the vocabulary fits new text.
 
-    `bertie vocab wiki/ books.jsonl.xz --out my_vocab --size 30522`
+    `bertie vocab wiki/ books.jsonl.xz 'news/*.csv.gz' --out my_vocab --size 30522`
 
     `bertie vocab zh.jsonl --out zh_vocab --recipe vocab-chinese`
 
@@ -126,6 +134,16 @@ def show_learned(learned: "Learned", out: Path) -> None:
         print(f"The text gave {learned.num_spare:,} pieces too few; [unused] slots fill the rest.")
     if learned.num_forgotten:
         print(f"Memory was bounded: {learned.num_forgotten:,} rare words were not counted.")
+    show_problems(learned.problems)
+
+
+def show_problems(problems: "Problems") -> None:
+    """What of the text could not be read."""
+    if problems.num_skipped:
+        print(f"Skipped {problems.num_skipped:,} lines or rows:")
+    for what, count in problems.counts.items():
+        places = problems.places[what]
+        print(f"  {count:,} x {what} ({'; '.join(places)}{'; ...' if count > len(places) else ''})")
 
 
 @app.command()
@@ -139,11 +157,16 @@ def coverage(
     `bertie coverage my_text/ --vocab my_vocab --vocab another_vocab`
     """
     from bertie.config import read_recipe
+    from bertie.data.blocks import Problems
     from bertie.vocab import VocabRecipe, cover_files
 
     corpus = read_recipe(VocabRecipe, None, sets or []).corpus
-    rows = {str(folder): cover_files(text, folder, corpus) for folder in vocab}
+    rows = {}
+    for folder in vocab:
+        problems = Problems()
+        rows[str(folder)] = cover_files(text, folder, corpus, problems)
     show_coverage(rows, "Coverage")
+    show_problems(problems)
 
 
 @app.command()

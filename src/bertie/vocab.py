@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bertie.data.blocks import Problems
 from bertie.data.corpus import CorpusConfig, find_files, is_held_out, read_batches
 from bertie.errors import UserError
 from bertie.text.count import count_words
@@ -34,6 +35,7 @@ class Learned:
     num_spare: int  # [unused] slots beyond those asked for: the text had no more pieces to give
     held_out: tuple[str, ...]  # documents that were not learned from
     coverage: Coverage  # of the held-out documents, or of the text itself if there are none
+    problems: Problems  # what could not be read
 
 
 def make_vocab(
@@ -49,7 +51,8 @@ def make_vocab(
         raise UserError(f"{out / VOCAB} exists; a model may need it. Choose another --out")
     files = find_files(paths)
     held_out: list[str] = []
-    batches = _training_batches(files, recipe.corpus, held_out, on_progress)
+    problems = Problems()
+    batches = _training_batches(files, recipe.corpus, held_out, problems, on_progress)
     counts = count_words(batches, recipe.tokenizer, workers=workers)
     if not counts:
         raise UserError(f"no words in {len(files)} files, the first is {files[0]}")
@@ -73,16 +76,21 @@ def make_vocab(
         num_spare=sum(piece.startswith("[unused") for piece in pieces) - recipe.learn.num_unused,
         held_out=tuple(held_out),
         coverage=coverage,
+        problems=problems,
     )
 
 
 def _training_batches(
-    files: Sequence[Path], config: CorpusConfig, held_out: list[str], on_progress: Progress
+    files: Sequence[Path],
+    config: CorpusConfig,
+    held_out: list[str],
+    problems: Problems,
+    on_progress: Progress,
 ) -> Iterator[list[str]]:
     """Batches of documents to learn from; the others are put into `held_out`."""
     total = sum(path.stat().st_size for path in files)
     done = held_chars = 0
-    for documents, num_bytes in read_batches(files, config):
+    for documents, num_bytes in read_batches(files, config, problems):
         taught = []
         for document in documents:
             if held_chars < MAX_HELD_OUT_CHARS and is_held_out(document, config.held_out_percent):
@@ -95,9 +103,11 @@ def _training_batches(
         on_progress("counting words", done, total)
 
 
-def cover_files(paths: Sequence[Path], folder: Path, config: CorpusConfig) -> Coverage:
+def cover_files(
+    paths: Sequence[Path], folder: Path, config: CorpusConfig, problems: Problems
+) -> Coverage:
     """The coverage of all text below `paths` by the tokenizer of a directory."""
     tokenizer = Tokenizer.load(folder)
-    batches = (batch.documents for batch in read_batches(find_files(paths), config))
+    batches = (batch.documents for batch in read_batches(find_files(paths), config, problems))
     counts = count_words(batches, tokenizer.config)
     return cover(counts, tokenizer.pieces, tokenizer.config)

@@ -1,31 +1,50 @@
-"""Files of text to documents: plain text or JSON Lines, each also gzip or xz."""
+"""Any pile of text to documents: files, folders and patterns, cut into units of work.
 
-import gzip
+    for unit in plan_units(find_files([Path("my_text")]), config):
+        for document in read_unit(unit, config, problems): ...
+
+The units in order give every document once. Those of uncompressed plain text, JSON Lines and
+Parquet are about `unit_bytes` long; any other file is one unit.
+"""
+
 import hashlib
-import io
-import json
-import lzma
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import BinaryIO, Literal, NamedTuple
 
+from bertie.data.blocks import PACKED, UTF16, Problems, Source, read_blocks, read_chunks
+from bertie.data.formats import json_fields, read_json_lines, read_plain, read_table, read_whole
 from bertie.errors import UserError
 
-DECOMPRESS: dict[str, Callable[[BinaryIO], io.BufferedIOBase]] = {
-    ".gz": lambda file: gzip.GzipFile(fileobj=file),
-    ".xz": lzma.LZMAFile,
-}
-JSON_LINES = (".jsonl", ".ndjson")
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+PARQUET = (".parquet", ".pq")
+LOOK_AHEAD_BYTES = 1_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorpusConfig:
     """How files are read."""
 
-    field: str = "text"  # of a JSON line
+    field: str = "text"  # of a JSON line, a table, a Parquet file; a.b for one inside another
+    document: Literal["block", "file"] = "block"  # of plain text: between blank lines, or a file
     held_out_percent: int = 1  # documents kept back to test with, chosen by a hash of their text
+    unit_bytes: int = 16_000_000  # about as much of a file is one unit of work
+
+    def __post_init__(self) -> None:
+        if self.unit_bytes < 1:
+            raise UserError(f"corpus.unit_bytes must be at least 1; found {self.unit_bytes}")
+        if not 0 <= self.held_out_percent <= 100:
+            raise UserError(f"corpus.held_out_percent is 0 to 100; found {self.held_out_percent}")
+
+
+class Unit(NamedTuple):
+    """A part of a file that can be read by itself: bytes from `start` to `end`."""
+
+    path: Path
+    start: int
+    end: int
 
 
 class Batch(NamedTuple):
@@ -36,82 +55,218 @@ class Batch(NamedTuple):
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """The files named, and those below the folders named, in order of their paths."""
+    """The files named, those below the folders named, those that patterns like *.gz fit.
+
+    Each once, in the order of `paths` and below one by name; no hidden ones.
+    """
     found: list[Path] = []
     for path in paths:
-        if not path.exists():
+        if path.is_dir():
+            inside = [p for p in path.rglob("*") if not is_hidden(p.relative_to(path))]
+            found += sorted(p for p in inside if p.is_file())
+        elif path.exists():
+            found.append(path)
+        elif matches := expand(path):
+            found += find_files(matches)
+        else:
             raise UserError(f"no file or folder {path}")
-        below = path.rglob("*") if path.is_dir() else [path]
-        found += sorted(p for p in below if p.is_file() and not p.name.startswith("."))
     if not found:
         raise UserError(f"no files in {', '.join(map(str, paths))}")
-    return found
+    return list(dict.fromkeys(found))
+
+
+def expand(pattern: Path) -> list[Path]:
+    """What a pattern fits; ** is any number of folders."""
+    if not set("*?[") & set(str(pattern)):
+        return []
+    top = Path(pattern.anchor)
+    matches = top.glob(str(pattern.relative_to(pattern.anchor)))
+    return sorted(path for path in matches if not is_hidden(path.relative_to(top)))
+
+
+def is_hidden(path: Path) -> bool:
+    return any(part.startswith(".") and part != ".." for part in path.parts)
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that says what a file holds, in small letters and without that of its packing."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in PACKED else suffix
+
+
+def plan_units(files: Iterable[Path], config: CorpusConfig) -> list[Unit]:
+    """The units of all files in order; they touch and cover each file that is not empty."""
+    return [unit for path in files for unit in plan_file(path, config)]
+
+
+def plan_file(path: Path, config: CorpusConfig) -> Iterator[Unit]:
+    size = path.stat().st_size
+    start = 0
+    with path.open("rb") as file:
+        find_cut = choose_cut(file, path, config)
+        while start < size:
+            wanted = start + config.unit_bytes
+            end = min(find_cut(file, wanted), size) if wanted < size else size
+            yield Unit(path, start, end)
+            start = end
+
+
+def choose_cut(file: BinaryIO, path: Path, config: CorpusConfig) -> Callable[[BinaryIO, int], int]:
+    """The function that finds the first place at or after another where a unit may end."""
+    kind = kind_of(path)
+    if path.suffix.lower() in PACKED or kind in DELIMITERS:
+        return end_of_file
+    if kind in PARQUET:
+        from bertie.data.parquet import group_starts, open_parquet
+
+        starts = group_starts(open_parquet(path))[1:]
+        return lambda file, place: min((s for s in starts if s >= place), default=end_of_file(file))
+    if file.read(2) in UTF16 or (config.document == "file" and kind not in JSON_LINES):
+        return end_of_file
+    return next_line if kind in JSON_LINES else next_blank_line
+
+
+def end_of_file(file: BinaryIO, place: int = 0) -> int:
+    return file.seek(0, 2)
+
+
+def next_line(file: BinaryIO, place: int) -> int:
+    """The first start of a line at or after `place`, which is not 0."""
+    file.seek(place - 1)
+    file.readline()
+    return file.tell()
+
+
+def next_blank_line(file: BinaryIO, place: int) -> int:
+    """The first start of a blank line at or after `place`: a document ends before it."""
+    place = next_line(file, place)
+    for line in file:
+        if not line.strip():
+            return place
+        place += len(line)
+    return place
+
+
+def ignore(num_bytes: int) -> None:
+    pass
+
+
+def read_unit(
+    unit: Unit,
+    config: CorpusConfig,
+    problems: Problems,
+    on_bytes: Callable[[int], object] = ignore,
+) -> Iterator[str]:
+    """The documents of a unit, none of them empty, in bounded memory.
+
+    What cannot be read is counted, and added to `problems` at the end; only a file of which nothing
+    can be read is an error. `on_bytes` is told how many bytes were read since it was told before.
+    """
+    own, num_found = Problems(), 0
+    try:
+        for document in _read(unit, config, own, on_bytes):
+            num_found += 1
+            yield document
+    finally:  # also if the caller has enough
+        problems.merge(own)
+    if unit.start == 0 and not num_found:
+        _check_rest(unit, config, own)
+
+
+def _check_rest(first: Unit, config: CorpusConfig, problems: Problems) -> None:
+    """Refuses a file that has no document in its first unit, and none later, but broken lines."""
+    size = first.path.stat().st_size
+    if first.end < size:
+        later = Unit(first.path, first.end, min(size, first.end + LOOK_AHEAD_BYTES))
+        if any(True for _ in _read(later, config, problems, ignore)):
+            return
+    if problems.num_skipped:
+        raise _all_broken(first.path, config, problems)
+
+
+def _read(
+    unit: Unit, config: CorpusConfig, problems: Problems, on_bytes: Callable[[int], object]
+) -> Iterator[str]:
+    kind = kind_of(unit.path)
+    if kind in PARQUET:
+        return _read_parquet(unit, config, problems, on_bytes)
+    source = Source(unit.path, unit.start)
+    blocks = read_blocks(read_chunks(*unit, on_bytes), problems, source)
+    if kind in JSON_LINES:
+        return read_json_lines(blocks, config.field, problems, source)
+    if kind in DELIMITERS:
+        return read_table(blocks, DELIMITERS[kind], config.field, problems, source)
+    read = read_whole if config.document == "file" else read_plain
+    return read(blocks, problems, source)
+
+
+def _read_parquet(
+    unit: Unit, config: CorpusConfig, problems: Problems, on_bytes: Callable[[int], object]
+) -> Iterator[str]:
+    from bertie.data.parquet import open_parquet, read_parquet, unpack_to_file
+
+    if unit.path.suffix.lower() in PACKED:
+        with unpack_to_file(read_chunks(*unit, on_bytes)) as unpacked:
+            size = end_of_file(unpacked)
+            with open_parquet(unit.path, unpacked) as file:
+                yield from read_parquet(file, unit._replace(end=size), config.field, problems)
+    elif unit.start < unit.end:
+        with open_parquet(unit.path) as file:
+            yield from read_parquet(file, unit, config.field, problems)
+        on_bytes(unit.end - unit.start)
+
+
+def _all_broken(path: Path, config: CorpusConfig, problems: Problems) -> UserError:
+    why = ", ".join(
+        f"{count} {what}, first: {problems.places[what][0]}"
+        for what, count in problems.counts.items()
+    )
+    names: list[str] = []
+    if kind_of(path) in JSON_LINES:
+        chunks = read_chunks(path, 0, path.stat().st_size, ignore)
+        names = json_fields(read_blocks(chunks, Problems(), Source(path)))
+    return UserError(
+        f"no line or row of {path} has text in the field {config.field!r}: {why}. The fields are: "
+        f"{', '.join(names) or 'unknown'}. Name the right one: --set corpus.field=NAME"
+    )
+
+
+def read_documents(
+    path: Path, config: CorpusConfig | None = None, problems: Problems | None = None
+) -> Iterator[str]:
+    """The documents of one file."""
+    whole = Unit(path, 0, path.stat().st_size)
+    return read_unit(whole, config or CorpusConfig(), problems or Problems())
 
 
 def read_batches(
-    files: Iterable[Path], config: CorpusConfig, *, num_chars: int = 2_000_000
+    files: Iterable[Path],
+    config: CorpusConfig,
+    problems: Problems | None = None,
+    *,
+    num_chars: int = 2_000_000,
 ) -> Iterator[Batch]:
-    """All documents, in batches of about `num_chars`; no batch crosses files."""
-    for path in files:
-        with path.open("rb") as raw:
-            documents: list[str] = []
-            size = read_before = 0
-            for document in _documents(raw, path, config.field):
-                documents.append(document)
-                size += len(document)
-                if size >= num_chars:
-                    yield Batch(documents, raw.tell() - read_before)
-                    documents, size, read_before = [], 0, raw.tell()
-            yield Batch(documents, raw.tell() - read_before)
+    """All documents, in batches of about `num_chars`; no batch crosses units."""
+    problems = Problems() if problems is None else problems
+    steps: list[int] = []  # bytes read since the last batch
+    for unit in (unit for path in files for unit in plan_file(path, config)):
+        documents: list[str] = []
+        size = 0
+        for document in read_unit(unit, config, problems, steps.append):
+            documents.append(document)
+            size += len(document)
+            if size >= num_chars:
+                yield Batch(documents, sum(steps))
+                documents, size = [], 0
+                steps.clear()
+        yield Batch(documents, sum(steps))
+        steps.clear()
 
 
-def read_documents(path: Path, config: CorpusConfig | None = None) -> Iterator[str]:
-    """The documents of one file: a line each in JSON Lines, blocks between blank lines in text."""
-    with path.open("rb") as raw:
-        yield from _documents(raw, path, (config or CorpusConfig()).field)
-
-
-def _documents(raw: BinaryIO, path: Path, field: str) -> Iterator[str]:
-    is_packed = path.suffix in DECOMPRESS
-    kind = Path(path.stem).suffix if is_packed else path.suffix
-    file = cast(BinaryIO, DECOMPRESS[path.suffix](raw)) if is_packed else raw
-    # Bytes that are no UTF-8 become U+FFFD, which the tokenizer drops.
-    lines = io.TextIOWrapper(file, encoding="utf-8", errors="replace")
-    try:
-        yield from _json_documents(lines, path, field) if kind in JSON_LINES else blocks(lines)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise UserError(f"cannot read {path}: {error}; is it complete?") from None
-    finally:
-        lines.detach()  # the caller closes the file
-
-
-def _json_documents(lines: Iterable[str], path: Path, field: str) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            text = json.loads(line)[field]
-        except (json.JSONDecodeError, KeyError, TypeError):
-            raise UserError(
-                f"{path}, line {number}: no JSON object with the field {field!r}; name the field: "
-                f"--set corpus.field=NAME. Found: {line.strip():.60}"
-            ) from None
-        if not isinstance(text, str):
-            raise UserError(f"{path}, line {number}: {field!r} is no text but {text!r:.60}")
-        yield text
-
-
-def blocks(lines: Iterable[str]) -> Iterator[str]:
-    """Runs of lines that are not blank, each joined again."""
-    block: list[str] = []
-    for line in lines:
-        if line.strip():
-            block.append(line)
-        elif block:
-            yield "".join(block)
-            block = []
-    if block:
-        yield "".join(block)
+def source_hash(path: Path) -> str:
+    """A hash of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def is_held_out(document: str, percent: int) -> bool:

@@ -1,0 +1,196 @@
+"""Bytes of a file, packed or not, to blocks of whole lines of text; what is broken is counted.
+
+A line is decoded alike wherever the blocks are cut, so a file may be read from any of its lines on.
+"""
+
+import codecs
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from bertie.errors import UserError
+
+CHUNK = 1 << 20
+UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+MAX_PLACES = 3  # remembered of each kind of problem
+
+NOT_UTF8 = "not UTF-8, U+FFFD instead"
+
+
+class Source(NamedTuple):
+    """What is being read, for messages; lines are counted from `start`."""
+
+    path: Path
+    start: int = 0  # in bytes
+
+    def place(self, number: int) -> str:
+        after = f" after byte {self.start}" if self.start else ""
+        return f"{self.path}, line {number}{after}"
+
+
+@dataclass(slots=True)
+class Problems:
+    """What could not be read: how much of each kind, and the first few places."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    places: dict[str, list[str]] = field(default_factory=dict)
+
+    @property
+    def num_skipped(self) -> int:
+        """Lines and rows that gave no document."""
+        return sum(self.counts.values()) - self.counts.get(NOT_UTF8, 0)
+
+    def add(self, what: str, place: Callable[[int], str], number: int, *, count: int = 1) -> None:
+        self.counts[what] = self.counts.get(what, 0) + count
+        places = self.places.setdefault(what, [])
+        if len(places) < MAX_PLACES:
+            places.append(place(number))
+
+    def merge(self, other: "Problems") -> None:
+        """Adds what came after."""
+        for what, count in other.counts.items():
+            self.counts[what] = self.counts.get(what, 0) + count
+            places = self.places.setdefault(what, [])
+            places += other.places[what][: MAX_PLACES - len(places)]
+
+
+# A file -> chunks: some bytes, at least one.
+
+
+def unpack_gzip(raw: BinaryIO) -> Iterator[bytes]:
+    with gzip.GzipFile(fileobj=raw) as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+def unpack_xz(raw: BinaryIO) -> Iterator[bytes]:
+    with lzma.LZMAFile(raw) as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+def unpack_zstd(raw: BinaryIO) -> Iterator[bytes]:
+    """Any number of frames, one after the other."""
+    try:
+        import zstandard
+    except ImportError:
+        raise UserError(".zst files need a package: pip install 'bertie[zstd]'") from None
+    # `zstd --long=31`, as large corpora are packed, needs the largest window.
+    decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
+    frame = None
+    try:
+        while data := raw.read(CHUNK >> 4):
+            while data:
+                frame = frame or decompressor.decompressobj()
+                if unpacked := frame.decompress(data):
+                    yield unpacked
+                data = frame.unused_data if frame.eof else b""
+                frame = None if frame.eof else frame
+    except zstandard.ZstdError as error:
+        raise OSError(str(error)) from None
+    if frame is not None:
+        raise EOFError("it ends inside a frame")
+
+
+PACKED: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
+    ".gz": unpack_gzip,
+    ".xz": unpack_xz,
+    ".zst": unpack_zstd,
+}
+
+
+def read_chunks(
+    path: Path, start: int, end: int, on_bytes: Callable[[int], object]
+) -> Iterator[bytes]:
+    """The bytes from `start` to `end` of a plain file, or all that a packed one unpacks to.
+
+    Calls `on_bytes` with the number of bytes taken from the file since the last call.
+    """
+    try:
+        with path.open("rb") as raw:
+            raw.seek(start)
+            unpack = PACKED.get(path.suffix.lower())
+            chunks = unpack(raw) if unpack else read_range(raw, end)
+            told = start
+            for chunk in chunks:
+                now = min(raw.tell(), end)
+                on_bytes(now - told)
+                told = now
+                yield chunk
+            on_bytes(end - told)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise UserError(f"cannot read {path}: {error}; is it complete?") from None
+
+
+def read_range(raw: BinaryIO, end: int) -> Iterator[bytes]:
+    while chunk := raw.read(min(CHUNK, end - raw.tell())):
+        yield chunk
+
+
+# Chunks -> blocks of whole lines -> text.
+
+
+def to_utf8(chunks: Iterator[bytes], problems: Problems, source: Source) -> Iterator[bytes]:
+    """Drops the byte order mark of a file's beginning, and turns UTF-16 into UTF-8."""
+    head = next(chunks, b"")
+    while len(head) < 3 and (more := next(chunks, b"")):
+        head += more
+    if not head.startswith(UTF16):
+        yield head.removeprefix(codecs.BOM_UTF8)
+        yield from chunks
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    for chunk in chain([head], chunks, [b""]):
+        text = decoder.decode(chunk, not chunk)
+        if count := text.count("\ufffd"):
+            problems.add(NOT_UTF8, lambda _: f"{source.path} (UTF-16)", 0, count=count)
+        yield text.encode()
+
+
+def cut_at_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Blocks that end with the end of a line; the last line gets one if it has none."""
+    rest: list[bytes] = []
+    for chunk in chunks:
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*rest, chunk[:end]])
+            rest = []
+        rest.append(chunk[end:])
+    if last := b"".join(rest):
+        yield last + b"\n"
+
+
+def decode(data: bytes, problems: Problems, place: Callable[[int], str], number: int) -> str:
+    """UTF-8 to text; `number` is that of the first line."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        text = data.decode(errors="replace")
+        count = text.count("\ufffd") - data.count("\ufffd".encode())
+        problems.add(NOT_UTF8, place, number + data.count(b"\n", 0, error.start), count=count)
+        return text
+
+
+class Block(NamedTuple):
+    """Whole lines in UTF-8, and the number of the first."""
+
+    number: int
+    data: bytes
+
+
+def read_blocks(chunks: Iterator[bytes], problems: Problems, source: Source) -> Iterator[Block]:
+    number = 1
+    for data in cut_at_lines(to_utf8(chunks, problems, source) if source.start == 0 else chunks):
+        yield Block(number, data)
+        number += data.count(b"\n")
+
+
+def decode_block(block: Block, problems: Problems, source: Source) -> str:
+    """The text of a block; every line ends with a single \\n."""
+    text = decode(block.data, problems, source.place, block.number)
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text

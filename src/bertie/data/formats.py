@@ -1,0 +1,184 @@
+"""Blocks of lines to documents: plain text, JSON Lines, CSV and TSV. What is broken is skipped."""
+
+import csv
+import json
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+
+from bertie.data.blocks import Block, Problems, Source, decode, decode_block
+from bertie.errors import UserError
+
+BLANK_LINES = re.compile(r"\n\s*\n")
+SURROGATE = re.compile("[\ud800-\udfff]")
+MAX_ROW_LINES = 10_000  # a quoted field of a table may span so many; a stray quote no more
+
+NOT_JSON = "not JSON"
+EMPTY = "empty text"
+RAGGED = "not as many columns as the header"
+
+
+def read_plain(blocks: Iterable[Block], problems: Problems, source: Source) -> Iterator[str]:
+    """What stands between blank lines."""
+    parts: list[str] = []  # of a document that may go on in the next block
+    for block in blocks:
+        # With the end of the line before, blank lines are found at the start, too.
+        first, *others = BLANK_LINES.split("\n" + decode_block(block, problems, source))
+        parts.append(first[1:])
+        for other in others:
+            if document := "".join(parts).removesuffix("\n"):
+                yield document
+            parts = [other]
+    if document := "".join(parts).removesuffix("\n"):
+        yield document
+
+
+def read_whole(blocks: Iterable[Block], problems: Problems, source: Source) -> Iterator[str]:
+    """The file as one document."""
+    texts = [decode_block(block, problems, source) for block in blocks]
+    document = "".join(texts).strip("\n")
+    if document and not document.isspace():
+        yield document
+
+
+class Broken(Exception):
+    """Why a line gives no document."""
+
+
+def read_json_lines(
+    blocks: Iterable[Block], field: str, problems: Problems, source: Source
+) -> Iterator[str]:
+    """The field of each line's object."""
+    parse = json.JSONDecoder(strict=False).raw_decode  # control characters in strings do no harm
+    for block in blocks:
+        # Half a surrogate pair is no character; only an escape can bring one.
+        may_have_halves = b"\\ud" in block.data or b"\\uD" in block.data
+        for number, line in enumerate(block.data[:-1].split(b"\n"), block.number):
+            if not line or line.isspace():
+                continue
+            text = decode(line, problems, source.place, number)
+            try:
+                document = find_text(text, field, parse)
+            except Broken as broken:
+                problems.add(str(broken), source.place, number)
+                continue
+            yield SURROGATE.sub("\ufffd", document) if may_have_halves else document
+
+
+def find_text(line: str, field: str, parse: Callable[[str, int], tuple[object, int]]) -> str:
+    """The text of one line of JSON."""
+    try:
+        value, end = parse(line, 0 if line[0] > " " else len(line) - len(line.lstrip()))
+    except (ValueError, RecursionError):
+        raise Broken(NOT_JSON) from None
+    if end < len(line) and not line[end:].isspace():
+        raise Broken(NOT_JSON)
+    try:
+        document = find_field(value, field)
+    except KeyError:
+        raise Broken(f"no field {field!r}") from None
+    if not isinstance(document, str):
+        raise Broken(f"no text in the field {field!r}")
+    if not document or document.isspace():
+        raise Broken(EMPTY)
+    return document
+
+
+def json_fields(blocks: Iterable[Block], num_lines: int = 100) -> list[str]:
+    """Names of the fields of the first lines' objects."""
+    names: dict[str, None] = {}
+    lines = (line for block in blocks for line in block.data.split(b"\n"))
+    for line in islice(lines, num_lines):
+        with suppress(ValueError, RecursionError):
+            value = json.loads(line)
+            names |= dict.fromkeys(value if isinstance(value, dict) else ())
+    return list(names)
+
+
+def find_field(value: object, field: str) -> object:
+    """The value of a field, or of one below others: `meta.text`; KeyError if there is none."""
+    if isinstance(value, dict) and field in value:
+        return value[field]
+    for name in field.split("."):
+        if not isinstance(value, dict):
+            raise KeyError(name)
+        value = value[name]
+    return value
+
+
+def read_table(
+    blocks: Iterable[Block], delimiter: str, field: str, problems: Problems, source: Source
+) -> Iterator[str]:
+    """The column that the header calls `field`."""
+    lines = (
+        (number, line)
+        for block in blocks
+        for number, line in enumerate(
+            decode_block(block, problems, source)[:-1].split("\n"), block.number
+        )
+    )
+    header = next((line for _, line in lines if line and not line.isspace()), "")
+    names = [name.strip() for name in parse_row([header], delimiter) or header.split(delimiter)]
+    if field not in names:
+        if not header:
+            return
+        raise missing_field(source.path, field, names, "column")
+    column = names.index(field)
+    for number, row in read_rows(lines, delimiter, len(names)):
+        if len(row) != len(names):
+            problems.add(RAGGED, source.place, number)
+        elif not row[column] or row[column].isspace():
+            problems.add(EMPTY, source.place, number)
+        else:
+            yield row[column]
+
+
+def read_rows(
+    lines: Iterator[tuple[int, str]], delimiter: str, width: int
+) -> Iterator[tuple[int, list[str]]]:
+    """Rows with the numbers of their first lines. Quotes that make no row are literal ones."""
+    again: deque[tuple[int, str]] = deque()  # lines that were no part of the row before
+    while numbered := again.popleft() if again else next(lines, None):
+        number, line = numbered
+        if not line or line.isspace():
+            continue
+        if '"' not in line:
+            yield number, line.split(delimiter)
+            continue
+        taken = [numbered]
+        num_quotes = line.count('"')
+        while num_quotes % 2 and len(taken) < MAX_ROW_LINES:
+            following = again.popleft() if again else next(lines, None)
+            if following is None:
+                break
+            # Few tables with tabs quote at all: there a line that is a row by itself is one.
+            if delimiter == "\t" and following[1].count("\t") == width - 1 > 0:
+                again.appendleft(following)
+                break
+            taken.append(following)
+            num_quotes += following[1].count('"')
+        row = parse_row([text for _, text in taken], delimiter)
+        if len(row) != width:
+            row = line.split(delimiter)
+            again.extendleft(reversed(taken[1:]))
+        yield number, row
+
+
+def parse_row(lines: Sequence[str], delimiter: str) -> list[str]:
+    """The one row that lines make; none if they make no row or more of them."""
+    csv.field_size_limit(2**31 - 1)  # texts are longer than csv expects
+    try:
+        rows = list(csv.reader((f"{line}\n" for line in lines), delimiter=delimiter, strict=True))
+    except csv.Error:
+        return []
+    return rows[0] if len(rows) == 1 else []
+
+
+def missing_field(path: Path, field: str, names: Iterable[str], what: str) -> UserError:
+    known = ", ".join(names) or "none"
+    return UserError(
+        f"{path} has no {what} {field!r}; there are: {known:.300}. Name it: --set corpus.field=NAME"
+    )

@@ -1,0 +1,128 @@
+"""Tables with every kind of quote, tidy or not; JSON that is nearly JSON."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertie.data.blocks import Problems, Source, read_blocks
+from bertie.data.formats import EMPTY, MAX_ROW_LINES, RAGGED, read_json_lines, read_table
+
+SOURCE = Source(Path("a.csv"))
+
+
+def read(table: str, delimiter: str = ",", field: str = "text") -> tuple[list[str], Problems]:
+    problems = Problems()
+    blocks = read_blocks(iter([table.encode()]) if table else iter(()), problems, SOURCE)
+    return list(read_table(blocks, delimiter, field, problems, SOURCE)), problems
+
+
+CELLS = st.text(st.sampled_from("ab ,;\t\"\n'中\0"), max_size=8)
+ROWS = st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=8)
+
+
+def write(rows: list[tuple[str, str, str]], delimiter: str) -> str:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, delimiter=delimiter, lineterminator="\n")
+    writer.writerows([("id", "text", "end"), *rows])
+    return file.getvalue()
+
+
+@given(ROWS, st.booleans())
+@settings(max_examples=500, deadline=None, database=None)
+def test_what_csv_writes_comes_back(rows: list[tuple[str, str, str]], is_crlf: bool) -> None:
+    table = write(rows, ",")
+    texts, problems = read(table.replace("\n", "\r\n") if is_crlf else table)
+    assert texts == [row[1] for row in rows if row[1].strip()]
+    assert problems.num_skipped == problems.counts.get(EMPTY, 0) == len(rows) - len(texts)
+
+
+# Where quotes may mean themselves, a line with all columns is a row: no tabs in longer cells here.
+@given(ROWS)
+@settings(max_examples=300, deadline=None, database=None)
+def test_tables_with_tabs_may_be_quoted(rows: list[tuple[str, str, str]]) -> None:
+    rows = [(row[0].replace("\t", " "), row[1].replace("\t", " "), "") for row in rows]
+    texts, _ = read(write(rows, "\t"), "\t")
+    assert texts == [row[1] for row in rows if row[1].strip()]
+
+
+@pytest.mark.parametrize(
+    ("lines", "texts", "counts"),
+    [
+        (["id\ttext", '1\t"Stop', '2\tGo"', "3\tAway"], ['"Stop', 'Go"', "Away"], {}),
+        (
+            ["id\ttext", '1\t"Stop," he said', '2\t"a" and "b"'],
+            ['"Stop," he said', '"a" and "b"'],
+            {},
+        ),
+        (["id\ttext", '1\t"two', 'lines"', "2\tone"], ["two\nlines", "one"], {}),
+        (["id\ttext", '1\t"a tab\there"', '2\t"a ""word"""'], ["a tab\there", 'a "word"'], {}),
+        (["id\ttext", "1\ta\tb", "2", "3\tc"], ["c"], {RAGGED: 2}),
+        (['text\t"id"', "", " ", "a\t1"], ["a"], {}),
+    ],
+)
+def test_tabs(lines: list[str], texts: list[str], counts: dict[str, int]) -> None:
+    found, problems = read("\n".join(lines), "\t")
+    assert (found, problems.counts) == (texts, counts)
+
+
+@pytest.mark.parametrize(
+    ("lines", "texts", "counts"),
+    [
+        (["id,text", '1,a 5" nail', '2,"x, y"'], ['a 5" nail', "x, y"], {}),
+        (["id,text", '1,"never closed', "2,b", "3,c"], ['"never closed', "b", "c"], {}),
+        (["id,text", '1,"never, closed', "2,b"], ["b"], {RAGGED: 1}),
+        (["id,text", '1,"a', "", 'b"', "2,c"], ["a\n\nb", "c"], {}),
+        (["id,text", "1", "2,b,", "3,c", "4,"], ["c"], {RAGGED: 2, EMPTY: 1}),
+        ([' "id" , text ', "1,a"], ["a"], {}),
+        (["text", "one", '"two', 'three"'], ["one", "two\nthree"], {}),
+    ],
+)
+def test_commas(lines: list[str], texts: list[str], counts: dict[str, int]) -> None:
+    for line_end in ("\n", "\r\n", "\r"):
+        found, problems = read(line_end.join(lines))
+        assert (found, problems.counts) == (texts, counts)
+
+
+def test_ragged_rows_are_named() -> None:
+    _, problems = read('id,text\n1,"two\nlines"\n2\n3,x\n4,5,6\n')
+    assert problems.places == {RAGGED: ["a.csv, line 4", "a.csv, line 6"]}
+
+
+def test_a_stray_quote_spoils_no_more_than_its_line() -> None:
+    num_rows = 3 * MAX_ROW_LINES
+    rows = [f"{n},{chr(34) if n == 5 else ''}text {n}" for n in range(num_rows)]
+    texts, problems = read("\n".join(["id,text", *rows]))
+    assert len(texts) == num_rows
+    assert problems == Problems()
+
+
+def test_an_empty_table_has_nothing() -> None:
+    assert read("") == ([], Problems())
+    assert read("\n \n") == ([], Problems())
+    assert read("id,text\n") == ([], Problems())
+
+
+def read_json(data: bytes) -> tuple[list[str], Problems]:
+    problems = Problems()
+    blocks = read_blocks(iter([data]), problems, SOURCE)
+    return list(read_json_lines(blocks, "text", problems, SOURCE)), problems
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (rb'{"text": "\u4e2d\uD83D\ude00"}', "中😀"),
+        (rb'{"text": "half \uD83d, \ude00"}', "half \ufffd, \ufffd"),
+        (b'{"text": "a raw \t tab and \0"}', "a raw \t tab and \0"),
+        (b'\t {"text": "spaces"} \r', "spaces"),
+        (b'{"x": NaN, "y": 1e999, "text": "numbers"}', "numbers"),
+        (b'{"text": "first", "text": "last"}', "last"),
+        ('{"text": "\u2028 is no line end"}'.encode(), "\u2028 is no line end"),
+    ],
+)
+def test_json_in_all_its_forms(line: bytes, text: str) -> None:
+    assert read_json(line) == ([text], Problems())
