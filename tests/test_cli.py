@@ -19,6 +19,7 @@ SURFACE = {
     "tokenize": "text vocab file max_length as_json lower_case",
     "info": "target batch length",
     "import": "source out lower_case gelu",
+    "prepare": "text vocab out recipe workers sets",
     "quickstart": "out",
 }
 

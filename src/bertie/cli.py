@@ -276,6 +276,62 @@ def import_(
 
 
 @app.command()
+def prepare(
+    text: Text,
+    vocab: Annotated[Path, typer.Option(help="Directory of the tokenizer, or of the model.")],
+    out: Annotated[Path, typer.Option(help="The token store to write.")],
+    recipe: Recipe = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; all cores if not said.")] = None,
+    sets: Sets = None,
+) -> None:
+    """Turn text into a token store to pre-train on.
+
+    One document in a hundred is held out, to evaluate with. A run that was stopped goes on where it
+    was if the same command is given again.
+
+    `bertie prepare wiki/ books.jsonl.xz --vocab my_vocab --out my_store`
+
+    `bertie prepare zh.jsonl --vocab zh_vocab --out zh_store --set prepare.segmenter=jieba`
+
+    `bertie prepare notes/ --vocab v --out s --set corpus.document=file --set prepare.min_tokens=20`
+    """
+    from bertie.config import read_recipe
+    from bertie.prepare import PrepareRecipe
+    from bertie.prepare import prepare as make_store
+    from bertie.text.count import available_cores
+
+    settings = read_recipe(PrepareRecipe, recipe, sets or [])
+    with progress_bar() as on_progress:
+        prepared = make_store(
+            text,
+            vocab,
+            out,
+            settings,
+            workers=workers or available_cores(),
+            on_progress=on_progress,
+        )
+    stores = {"to train with": prepared.train, "held out": prepared.held_out}
+    show_table(
+        ("", "documents", "sentences", "tokens", "MB on disk"),
+        [
+            (
+                name,
+                f"{made.num_documents:,}",
+                f"{made.num_sentences:,}",
+                f"{made.num_tokens:,}",
+                f"{sum(made.file_bytes.values()) / 1e6:.1f}",
+            )
+            for name, made in stores.items()
+            if made is not None
+        ],
+        title=str(out),
+    )
+    for name, count in prepared.train.statistics.items():
+        print(f"{name.replace('_', ' ')}: {count:,}")
+    show_problems(prepared.problems)
+
+
+@app.command()
 def quickstart(
     out: Annotated[Path, typer.Option(help="A folder for what it makes.")] = Path("quickstart"),
 ) -> None:

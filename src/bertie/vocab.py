@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertie.data.blocks import Problems
-from bertie.data.corpus import CorpusConfig, find_files, is_held_out, read_batches
+from bertie.data.corpus import CorpusConfig, document_hash, find_files, is_held_out, read_batches
 from bertie.errors import UserError
 from bertie.text.count import count_words
 from bertie.text.coverage import Coverage, cover, cover_texts
@@ -93,7 +93,9 @@ def _training_batches(
     for documents, num_bytes in read_batches(files, config, problems):
         taught = []
         for document in documents:
-            if held_chars < MAX_HELD_OUT_CHARS and is_held_out(document, config.held_out_percent):
+            if held_chars < MAX_HELD_OUT_CHARS and is_held_out(
+                document_hash(document), config.held_out_percent
+            ):
                 held_out.append(document)
                 held_chars += len(document)
             else:

@@ -248,19 +248,25 @@ def read_batches(
 ) -> Iterator[Batch]:
     """All documents, in batches of about `num_chars`; no batch crosses units."""
     problems = Problems() if problems is None else problems
-    steps: list[int] = []  # bytes read since the last batch
     for unit in (unit for path in files for unit in plan_file(path, config)):
-        documents: list[str] = []
-        size = 0
-        for document in read_unit(unit, config, problems, steps.append):
-            documents.append(document)
-            size += len(document)
-            if size >= num_chars:
-                yield Batch(documents, sum(steps))
-                documents, size = [], 0
-                steps.clear()
-        yield Batch(documents, sum(steps))
-        steps.clear()
+        yield from read_unit_batches(unit, config, problems, num_chars=num_chars)
+
+
+def read_unit_batches(
+    unit: Unit, config: CorpusConfig, problems: Problems, *, num_chars: int = 2_000_000
+) -> Iterator[Batch]:
+    """The documents of a unit, in batches of about `num_chars`."""
+    steps: list[int] = []  # bytes read since the last batch
+    documents: list[str] = []
+    size = 0
+    for document in read_unit(unit, config, problems, steps.append):
+        documents.append(document)
+        size += len(document)
+        if size >= num_chars:
+            yield Batch(documents, sum(steps))
+            documents, size = [], 0
+            steps.clear()
+    yield Batch(documents, sum(steps))
 
 
 def source_hash(path: Path) -> str:
@@ -269,7 +275,11 @@ def source_hash(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-def is_held_out(document: str, percent: int) -> bool:
-    """Whether the document is one of the share to test with; depends on its text alone."""
-    digest = hashlib.sha1(document.encode("utf-8", "replace"), usedforsecurity=False).digest()
-    return int.from_bytes(digest) % 100 < percent
+def document_hash(document: str) -> bytes:
+    """The SHA-1 of a document's text: equal texts are duplicates."""
+    return hashlib.sha1(document.encode("utf-8", "replace"), usedforsecurity=False).digest()
+
+
+def is_held_out(hash: bytes, percent: int) -> bool:
+    """Whether the document with this hash is one of the share to test with."""
+    return int.from_bytes(hash) % 100 < percent
