@@ -87,7 +87,7 @@ def test_documents_come_in_order_once_and_the_held_out_ones_apart(
     assert 30 < len(apart) < 100
     statistics = made.train.statistics
     assert statistics["documents_read"] == len(texts)
-    assert statistics["documents_duplicate"] == 2
+    assert statistics["documents_duplicate"] == len(texts) - len(set(texts)) >= 2
     assert statistics["documents_empty"] >= 1
     assert not (tmp_path / "s.draft").exists()
 
