@@ -73,11 +73,11 @@ def count_bits(bits: Bits) -> Ints:
     one, two, four = (
         np.uint64(mask) for mask in (0x5555555555555555, 0x3333333333333333, 0x0F0F0F0F0F0F0F0F)
     )
-    x = bits - ((bits >> np.uint64(1)) & one)
+    x: Bits = bits - ((bits >> np.uint64(1)) & one)
     x = (x & two) + ((x >> np.uint64(2)) & two)
     x = (x + (x >> np.uint64(4))) & four
-    x = (x * np.uint64(0x0101010101010101)) >> np.uint64(56)
-    return x.astype(np.int64)
+    x *= np.uint64(0x0101010101010101)
+    return (x >> np.uint64(56)).astype(np.int64)
 
 
 def heads(keys: Bits, num_tosses: Ints) -> Ints:

@@ -29,7 +29,7 @@ ROW = np.dtype(
     ]
 )
 BLOCK = 1 << 16  # sentences looked at together; bounds the memory, changes nothing
-RANGE = 1 << 20  # sentences of whole documents that one process walks at a time
+RANGE = 1 << 18  # sentences of whole documents that one process walks at a time
 
 # What the draws of one instance are for.
 SHORT, TARGET, SPLIT, LABEL, DOCUMENT, SENTENCE, CUT_A, CUT_B = range(8)
@@ -209,7 +209,7 @@ def make_next_pairs(
     b[other], b_end[other] = draw_elsewhere(
         block, taken[other], chunks.target[other] - (a_end - a)[other]
     )
-    return cut_pairs(a, a_end, b, b_end, chunks, block.keys[taken], chunks.end - first, config)
+    return cut_pairs(block, chunks, taken, (a, a_end, b, b_end), config)
 
 
 def make_ordered_pairs(
@@ -220,7 +220,7 @@ def make_ordered_pairs(
     first, split = step_back(chunks, taken, chunks.label >= 0)
     bounds = (first, split, split, chunks.end)
     a, a_end, b, b_end = (sentences[block.first + place] for place in bounds)
-    rows = cut_pairs(a, a_end, b, b_end, chunks, block.keys[taken], chunks.end - first, config)
+    rows = cut_pairs(block, chunks, taken, (a, a_end, b, b_end), config)
     swapped = rows["label"] == 1
     for one, two in (("a", "b"), ("a_length", "b_length")):
         rows[one][swapped], rows[two][swapped] = rows[two][swapped], rows[one][swapped]
@@ -248,16 +248,15 @@ def draw_elsewhere(block: Block, taken: Ints, room: Ints) -> tuple[Ints, Ints]:
 
 
 def cut_pairs(
-    a: Ints,
-    a_end: Ints,
-    b: Ints,
-    b_end: Ints,
+    block: Block,
     chunks: Chunks,
-    keys: Bits,
-    counts: Ints,
+    taken: Ints,
+    bounds: tuple[Ints, Ints, Ints, Ints],
     config: InstanceConfig,
 ) -> np.ndarray:
     """Cuts the longer side, one token after the other, in front or at the end as chance has it."""
+    a, a_end, b, b_end = bounds
+    keys = block.keys[taken]
     room = config.max_length - 2 - (b_end > b)
     a_length, b_length = a_end - a, b_end - b
     a_kept = np.minimum(a_length, np.maximum(room - b_length, (room + 1) // 2))
@@ -267,7 +266,10 @@ def cut_pairs(
     rows["b"] = b + heads(fold(keys, CUT_B), b_length - b_kept)
     rows["a_length"], rows["b_length"] = a_kept, b_kept
     rows["label"] = np.where(b_kept > 0, chunks.label, -1)
-    rows["num_sentences"] = np.minimum(counts, 255)
+    num_sentences = chunks.end - taken
+    if not config.paper_exact:  # with the one before it
+        num_sentences = np.maximum(num_sentences, np.minimum(chunks.end - block.start[taken], 2))
+    rows["num_sentences"] = np.minimum(num_sentences, 255)
     return rows
 
 
