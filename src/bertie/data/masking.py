@@ -203,7 +203,7 @@ def choose_spans(
         active = active[left[active] > 0]
         if not len(active):
             break
-    take_one(draw_of, is_free, bounds, left == budgets)
+    take_shortest(draw_of, lengths * is_free, bounds, left == budgets)
     taken = np.flatnonzero(draw_of >= 0)
     sizes = np.minimum(lengths[taken], budgets[rows[firsts[taken]]])
     return Chosen(runs(firsts[taken], sizes), np.repeat(draw_of[taken], sizes))
@@ -221,11 +221,12 @@ def draw_span(keys: Bits, number: int, active: Ints, bounds: Ints, config: MaskC
     return np.where(words < end[:, None], words, -1)
 
 
-def take_one(draw_of: Ints, is_free: NDArray[np.bool_], bounds: Ints, is_empty: np.ndarray) -> None:
-    """Where nothing was chosen, the first word is, if there is any."""
+def take_shortest(draw_of: Ints, lengths: Ints, bounds: Ints, is_empty: np.ndarray) -> None:
+    """Where nothing was chosen, the shortest word is; a length of 0 stands for none to choose."""
     for row in np.flatnonzero(is_empty):
-        free = np.flatnonzero(is_free[bounds[row] : bounds[row + 1]])
-        draw_of[bounds[row] + free[:1]] = 0
+        here = lengths[bounds[row] : bounds[row + 1]]
+        if here.any():
+            draw_of[bounds[row] + np.where(here > 0, here, here.max() + 1).argmin()] = 0
 
 
 def find_words(
