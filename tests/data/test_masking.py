@@ -207,6 +207,21 @@ def test_whole_words_are_whole(unit: Any) -> None:
     assert (size[hidden > 0] > 1).any()
 
 
+@pytest.mark.parametrize("unit", ["word", "span"])
+def test_words_are_those_of_the_store_not_of_the_pieces(unit: Any) -> None:
+    """Chinese: characters are pieces of their own, and a segmenter says which make a word."""
+    sequences = make([128] * 200, 16, unknown=0.0)
+    words = np.arange(len(sequences.ids)) // 2  # two characters each
+    words[sequences.ids < 5] = -1 - np.arange((sequences.ids < 5).sum())
+    starts = np.diff(words, prepend=-(10**9)) != 0
+    masked = mask(sequences._replace(starts_word=starts), MaskConfig(unit=unit), VOCABULARY)
+    is_predicted = np.zeros(len(sequences.ids), bool)
+    is_predicted[masked.predicted] = True
+    word = np.cumsum(starts)
+    hidden, size = np.bincount(word, is_predicted), np.bincount(word)
+    assert ((hidden == 0) | (hidden == size)).all() and (hidden == 2).sum() > 1000
+
+
 def test_a_word_that_truncation_cut_is_a_word() -> None:
     ids = np.array([2, 60, 61, 7, 3, 62, 8, 3], np.uint16)  # [CLS] ##x ##y z [SEP] ##x z [SEP]
     keys = fold(stream(1), np.arange(1))

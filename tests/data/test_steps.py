@@ -1,5 +1,6 @@
 """A step is the same instances and masks whatever the ranks and micro-batches."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from bertie.data.steps import (
     check_fit,
     deal,
     find_shape,
+    fit_micro_tokens,
     share_out,
 )
 from bertie.data.store import Store
@@ -205,6 +207,19 @@ def test_fixed_shapes_have_room_for_every_micro_batch(
     made = Steps(store, tight).make(1)
     assert sorted(sequences_of(made.parts)) == sorted(sequences_of(whole.parts))
     assert max(len(part.labels) for part in made.parts) <= 20
+
+
+@pytest.mark.parametrize("at_most", [4000, 40_000])
+def test_tails_are_short_where_micro_tokens_fit(tmp_path: Any, at_most: int) -> None:
+    rng = np.random.default_rng(2)
+    store = write_store(tmp_path, [rng.integers(5, 45, 80).tolist() for _ in range(60)])
+    config = config_of(batch_size=256, max_length=128, fill=True)
+    mean_length = Steps(store, config).epochs.index(0).header.mean_length
+    size = fit_micro_tokens(config, mean_length, world_size=2, at_most=at_most)
+    assert 256 <= size <= at_most
+    config = replace(config, loader=replace(config.loader, micro_tokens=size))
+    parts = [part for k in range(20) for part in Steps(store, config, world_size=2).make(k).parts]
+    assert 0 < 1 - sum(len(part.ids) for part in parts) / (size * len(parts)) < 0.05
 
 
 @pytest.mark.parametrize(

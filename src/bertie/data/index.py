@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -55,7 +55,7 @@ class Header:
     num_pairs_of_many: int  # made of a chunk of at least two sentences
     num_second_of_many: int
     rows: str  # hash of the rows
-    digest: str = field(default="")
+    digest: str = ""
 
     @property
     def mean_length(self) -> float:

@@ -219,8 +219,9 @@ class Ahead:
 
     def close(self) -> None:
         self._is_closed = True
-        self._workers.close()
+        self._workers.stop()
         self._thread.join()
+        self._workers.close()
 
 
 def expand(part: Part, shape: Shape, *, max_length: int, pad_id: int, pin: bool) -> Batch:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import NoReturn
 
 from bertie.data.steps import DataConfig, StepParts, Steps
 from bertie.data.store import open_store
@@ -67,7 +68,7 @@ class Workers:
             self._ask(number + self._ahead)
             number += 1
 
-    def _report_death(self, number: int) -> None:
+    def _report_death(self, number: int) -> NoReturn:
         process = self._processes[(number - self.first) % len(self._processes)]
         process.join(5)
         raise UserError(
@@ -76,13 +77,17 @@ class Workers:
             "fewer num_workers"
         )
 
-    def close(self) -> None:
-        for connection in self._connections:
-            connection.close()
+    def stop(self) -> None:
+        """Ends the workers; who waits for one of them learns of its death."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:
             process.join()
+
+    def close(self) -> None:
+        """When nobody waits any more."""
+        for connection in self._connections:
+            connection.close()
 
 
 def work(
