@@ -16,7 +16,7 @@ from bertie.cli import app
 SURFACE = {
     "vocab": "text out recipe size cased against workers sets",
     "coverage": "text vocab sets",
-    "tokenize": "text vocab file max_length as_json lower_case",
+    "tokenize": "vocab text file max_length as_json lower_case",
     "info": "target batch length",
     "import": "source out lower_case gelu",
     "prepare": "text vocab out recipe workers sets",
@@ -91,6 +91,11 @@ def test_tokenize_lines_of_standard_input_and_say_what_was_cut(vocab: Path) -> N
     assert "3 pieces were cut off" in result.stderr
 
 
+def test_the_folder_one_is_in_is_a_tokenizer_too(vocab: Path) -> None:
+    result = bertie("tokenize", "Some", "--vocab", ".", "--json", cwd=vocab)
+    assert json.loads(result.stdout)["pieces"] == ["[CLS]", "some", "[SEP]"]
+
+
 def test_tokenize_shows_a_table(vocab: Path) -> None:
     result = bertie("tokenize", "Some [bold]words", "--vocab", str(vocab))
     assert "[UNK]" in result.stdout and "Some" in result.stdout and "words" in result.stdout
@@ -116,7 +121,10 @@ WRONG = {
     "unknown recipe": (["vocab", "a.txt", "--out", "w", "--recipe", "nope"], "no recipe nope"),
     "existing output": (["vocab", "a.txt", "--out", "v"], "exists"),
     "too small": (["vocab", "a.txt", "--out", "w", "--size", "5"], "do not fit into 5 pieces"),
-    "no vocabulary named": (["tokenize", "x"], "--vocab DIR"),
+    "no vocabulary named": (["tokenize", "x"], "--vocab"),
+    "output is a file": (["vocab", "a.txt", "--out", "a.txt"], "a.txt is a file"),
+    "output inside a file": (["vocab", "a.txt", "--out", "a.txt/x"], "a.txt is a file"),
+    "unreadable": (["vocab", "/proc/self/mem", "--out", "w"], "/proc/self/mem"),
     "no directory": (["tokenize", "x", "--vocab", "w"], "no tokenizer directory at w"),
     "three texts": (["tokenize", "x", "y", "z", "--vocab", "v"], "one text, or two"),
     "nothing to do": (["tokenize", "--vocab", "v"], "one text, or two"),
@@ -130,7 +138,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_mistake_is_one_clear_line_and_code_2(vocab: Path, name: str) -> None:
+def test_a_mistake_is_said_clearly_with_code_2(vocab: Path, name: str) -> None:
     arguments, message = WRONG[name]
     before = sorted(vocab.parent.rglob("*"))
     result = bertie(*arguments, cwd=vocab.parent)

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -171,10 +172,8 @@ def coverage(
 
 @app.command()
 def tokenize(
+    vocab: Annotated[Path, typer.Option(help="A model or tokenizer directory.")],
     text: Annotated[list[str] | None, typer.Argument(help="A text, or two for a pair.")] = None,
-    vocab: Annotated[
-        Path, typer.Option(help="A model or tokenizer directory.", show_default=False)
-    ] = Path(),
     file: Annotated[
         Path | None, typer.Option(help="Instead of TEXT: each line of this file, - for stdin.")
     ] = None,
@@ -192,8 +191,6 @@ def tokenize(
     """
     from bertie.text.tokenizer import Tokenizer
 
-    if vocab == Path():
-        raise UserError("name the tokenizer: --vocab DIR; make one: bertie vocab TEXT --out DIR")
     if bool(text) == (file is not None) or len(text or []) > 2:
         raise UserError("give one text, or two as a pair, or --file")
     tokenizer = Tokenizer.load(vocab, lower_case=lower_case)
@@ -347,6 +344,8 @@ def quickstart(
 
 def read_lines(path: Path) -> Iterator[str]:
     if str(path) == "-":
+        if isinstance(sys.stdin, TextIOWrapper):
+            sys.stdin.reconfigure(encoding="utf-8", errors="replace")
         yield from (line.rstrip("\n") for line in sys.stdin)
         return
     if not path.is_file():
@@ -418,9 +417,6 @@ def main() -> None:
     """Runs a verb; what the user can mend is one line on stderr and exit code 2."""
     try:
         app()
-    except UserError as error:
+    except (UserError, OSError) as error:  # an OSError names the file and what is wrong with it
         print(f"bertie: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except BrokenPipeError:  # `bertie ... | head`
-        sys.stderr.close()
-        raise SystemExit(0) from None

@@ -6,12 +6,13 @@ a rename when all is done.
 
 import json
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from bertie.data.parts import (
 )
 from bertie.data.store import TOKENIZER, Manifest, StoreWriter
 from bertie.errors import UserError
-from bertie.text.files import write_text
+from bertie.text.files import check_writable, write_text
 from bertie.text.tokenizer import Tokenizer
 
 HELD_OUT = "held_out"  # the folder of the store of held-out documents, inside the store
@@ -72,6 +73,7 @@ def prepare(
     """Makes the token store `out` of all text below `paths`."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists; choose another --out, or remove it")
+    check_writable(out)
     tokenizer = Tokenizer.load(vocab)
     files = find_files(paths)
     units = plan_units(files, recipe.corpus)
@@ -150,8 +152,10 @@ def encode_all(
                 "a worker process died, perhaps for want of memory; run the same command again "
                 "to go on, with fewer --workers"
             ) from None
-        finally:
-            pool.shutdown(cancel_futures=True)
+        except BaseException:  # an interrupt, say: what is not done is done next time
+            for process in active_children():
+                process.terminate()
+            raise
 
 
 class Worker:
@@ -175,6 +179,7 @@ _worker: list[tuple[Worker, "Synchronized[int]"]] = []  # of this process, if it
 
 
 def start_worker(draft: Path, recipe: PrepareRecipe, read: "Synchronized[int]") -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     _worker[:] = [(Worker(draft, recipe), read)]
 
 
@@ -201,7 +206,11 @@ def join_all(
     tables = [read_table(stem) for stem in stems]
     choice = choose(tables, recipe.prepare, recipe.corpus.held_out_percent)
     if not choice.is_train.any():
-        raise UserError(f"no document was left of {len(sources)} files: {dict(summary)}")
+        figures = ", ".join(f"{name} {n}" for name, n in (summary + choice.counts).items())
+        raise UserError(
+            f"no document to train with was left of {len(sources)} files: {figures}; lower "
+            "prepare.min_tokens or corpus.held_out_percent if they took all"
+        )
     shutil.rmtree(draft / STORE, ignore_errors=True)
     manifests = []
     for folder, is_wanted in (

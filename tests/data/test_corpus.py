@@ -10,6 +10,7 @@ import tempfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import pyarrow
 import pyarrow.parquet
@@ -18,6 +19,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bertie.data import corpus, formats
 from bertie.data.blocks import NOT_UTF8, Problems
 from bertie.data.corpus import (
     CorpusConfig,
@@ -239,9 +241,9 @@ def test_one_very_long_line(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(content, 1) if name.endswith("gz") else content)
     config = CorpusConfig(unit_bytes=1_000_000)
-    assert [len(d) for batch in read_batches([path], config) for d in batch.documents] == [
-        len(text)
-    ]
+    found = [d for batch in read_batches([path], config) for d in batch.documents]
+    assert "".join(found) == text
+    assert all(d.strip()[-5:] == "word," for d in found), "cut at a space"
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv", ".parquet"])
@@ -441,3 +443,27 @@ def test_the_held_out_share_depends_on_the_text_alone() -> None:
     assert not any(is_held_out(document_hash(text), 0) for text in texts)
     assert all(is_held_out(document_hash(text), 100) for text in texts)
     assert isinstance(is_held_out(document_hash("lone \ud800"), 1), bool)
+
+
+@pytest.mark.parametrize(
+    "text", ["a b\nc d\n" * 60, "a b " * 120, "x" * 500, "ab\n\n" + "cd\n" * 200]
+)
+@pytest.mark.parametrize("document", ["block", "file"])
+def test_a_very_long_document_is_cut_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, document: Literal["block", "file"]
+) -> None:
+    for module in (corpus, formats):
+        monkeypatch.setattr(module, "MAX_CHARS", 100)
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": text}))
+    for name in ("a.txt", "b.jsonl"):
+        pieces = list(read_documents(tmp_path / name, CorpusConfig(document=document)))
+        assert all(len(piece) <= 100 for piece in pieces)
+        assert "".join("".join(pieces).split()) == "".join(text.split())
+
+
+def test_a_long_file_without_blank_lines_does_not_fill_the_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a line of some words that goes on\n" * 400_000)
+    lengths = [len(document) for document in read_documents(path)]
+    assert max(lengths) <= formats.MAX_CHARS < sum(lengths)

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
 from bertie.data.blocks import PACKED, UTF16, Problems, Source, read_blocks, read_chunks
-from bertie.data.formats import json_fields, read_json_lines, read_plain, read_table, read_whole
+from bertie.data.formats import (
+    MAX_CHARS,
+    cut_long,
+    json_fields,
+    read_json_lines,
+    read_plain,
+    read_table,
+    read_whole,
+)
 from bertie.errors import UserError
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -102,13 +110,16 @@ def plan_units(files: Iterable[Path], config: CorpusConfig) -> list[Unit]:
 def plan_file(path: Path, config: CorpusConfig) -> Iterator[Unit]:
     size = path.stat().st_size
     start = 0
-    with path.open("rb") as file:
-        find_cut = choose_cut(file, path, config)
-        while start < size:
-            wanted = start + config.unit_bytes
-            end = min(find_cut(file, wanted), size) if wanted < size else size
-            yield Unit(path, start, end)
-            start = end
+    try:
+        with path.open("rb") as file:
+            find_cut = choose_cut(file, path, config)
+            while start < size:
+                wanted = start + config.unit_bytes
+                end = min(find_cut(file, wanted), size) if wanted < size else size
+                yield Unit(path, start, end)
+                start = end
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error}") from None
 
 
 def choose_cut(file: BinaryIO, path: Path, config: CorpusConfig) -> Callable[[BinaryIO, int], int]:
@@ -157,7 +168,7 @@ def read_unit(
     problems: Problems,
     on_bytes: Callable[[int], object] = ignore,
 ) -> Iterator[str]:
-    """The documents of a unit, none of them empty, in bounded memory.
+    """The documents of a unit, none of them empty or longer than `MAX_CHARS`, in bounded memory.
 
     What cannot be read is counted, and added to `problems` at the end; only a file of which nothing
     can be read is an error. `on_bytes` is told how many bytes were read since it was told before.
@@ -166,7 +177,7 @@ def read_unit(
     try:
         for document in _read(unit, config, own, on_bytes):
             num_found += 1
-            yield document
+            yield from [document] if len(document) <= MAX_CHARS else cut_long(document)
     finally:  # also if the caller has enough
         problems.merge(own)
     if unit.start == 0 and not num_found:
