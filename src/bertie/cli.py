@@ -221,19 +221,23 @@ def tokenize(
 
 @app.command()
 def info(
-    target: Annotated[str, typer.Argument(help="A size, layers/hidden/heads, or a directory.")],
+    target: Annotated[
+        str, typer.Argument(help="A size, layers/hidden/heads, a model directory or a token store.")
+    ],
     batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 32,
     length: Annotated[
         int | None, typer.Option(min=1, help="Tokens in a sequence; 128, or all that fit.")
     ] = None,
 ) -> None:
-    """Say what a model is and what it costs: parameters, FLOPs, memory, task and labels.
+    """Say what a model is and costs (parameters, FLOPs, memory), or what a token store holds.
 
     `bertie info base` (or tiny, mini, small, medium, large)
 
     `bertie info 6/384/12 --batch 256 --length 512`
 
     `bertie info models/reviews`
+
+    `bertie info my_store --length 512` shows counts, lengths and some instances with their masks
     """
     from bertie.info import describe
 

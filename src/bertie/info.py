@@ -19,6 +19,7 @@ from bertie.model.config import (
     train_memory,
 )
 
+MANIFEST = "manifest.json"  # what a token store has
 PRETRAINING = ("masked_lm", "next_sentence")
 MOST_LABELS = 20  # that are shown
 
@@ -35,7 +36,7 @@ class Table:
 
 
 def describe(target: str, *, batch_size: int = 32, length: int | None = None) -> list[Table]:
-    """The tables of a size, an L/H/A or a model directory.
+    """The tables of a size, an L/H/A, a model directory or a token store.
 
     >>> [table.title for table in describe("tiny")][1:]
     ['work at 32 x 128 tokens', 'memory at 32 x 128 tokens, fp32']
@@ -49,6 +50,8 @@ def describe(target: str, *, batch_size: int = 32, length: int | None = None) ->
             f"{target} is no model: neither a size ({', '.join(SIZES)}, or layers/hidden/heads: "
             "4/256/4) nor a directory"
         )
+    if (directory / MANIFEST).is_file():
+        return describe_store(directory, length or 128)
     return describe_directory(directory, batch_size, length)
 
 
@@ -77,6 +80,28 @@ def describe_directory(directory: Path, batch_size: int, length: int | None) -> 
         num_labels=model.num_labels,
     )
     return [about, counted, *costs(model.config, batch_size, length)]
+
+
+def describe_store(directory: Path, length: int) -> list[Table]:
+    from bertie.store_info import count_lengths, count_tokens, sample_instances  # loads numpy
+
+    def table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+        return Table(title=title, columns=columns, right=columns[1:-1], rows=tuple(rows))
+
+    return [
+        table(str(directory), ("what", "count", ""), count_tokens(directory)),
+        table(
+            "sentences by tokens", ("length", "share", ""), count_lengths(directory, "sentences")
+        ),
+        table(
+            "documents by tokens", ("length", "share", ""), count_lengths(directory, "documents")
+        ),
+        Table(
+            title=f"some instances of {length} tokens; {{}} holds what is to be predicted",
+            columns=("pair", "text"),
+            rows=tuple(sample_instances(directory, length)),
+        ),
+    ]
 
 
 def count(
