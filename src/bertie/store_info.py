@@ -72,6 +72,6 @@ def show_part(part: Part, tokenizer: Tokenizer) -> list[tuple[str, str]]:
         shown[place] += f"{{{tokenizer.pieces[label]}}}"
     spans = pairwise(part.bounds.tolist())
     return [
-        (PAIRS[label], " ".join(shown[first:last]).replace(" ##", ""))
+        (PAIRS[label], " ".join(shown[first:last]))
         for label, (first, last) in zip(part.pair_labels.tolist(), spans, strict=True)
     ]
