@@ -23,6 +23,7 @@ def read_table() -> dict[str, set[str] | None]:
 
 MAY_IMPORT = read_table()
 LIBRARIES = {"numpy", "torch", "safetensors", "rich", "typer", "fastapi", "uvicorn", "pydantic"}
+LIBRARIES |= {"jieba", "pyarrow", "zstandard"}  # extras
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
