@@ -66,6 +66,7 @@ def test_help_teaches_with_an_example_and_loads_nothing_heavy(verb: str) -> None
 @pytest.fixture
 def vocab(tmp_path: Path) -> Path:
     (tmp_path / "a.txt").write_text("some words, and some more words of text " * 3, "utf-8")
+    (tmp_path / "b.jsonl").write_text('{"body": "x"}', "utf-8")
     made = bertie(
         "vocab", "a.txt", "--out", "v", "--size", "60", "--set", "learn.num_unused=0", cwd=tmp_path
     )
@@ -108,6 +109,17 @@ def test_coverage_compares(vocab: Path) -> None:
     assert result.stdout.count("1.0000") == 2
 
 
+def test_what_cannot_be_read_is_told_and_the_rest_is_learned(tmp_path: Path) -> None:
+    lines = [*(b'{"text": "some words"}',) * 9, b"{", b'{"body": 1}', b'{"text": "caf\xe9"}']
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    result = bertie("vocab", "*.jsonl", "--out", "v", "--size", "150", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "Skipped 2 lines or rows:\n  1 x not JSON (a.jsonl, line 10)" in result.stdout
+    assert "1 x no field 'text' (a.jsonl, line 11)" in result.stdout
+    assert "1 x not UTF-8, U+FFFD instead (a.jsonl, line 12)\nText in another" in result.stdout
+    assert "x not JSON" in bertie("coverage", "a.jsonl", "--vocab", "v", cwd=tmp_path).stdout
+
+
 def test_python_dash_m_and_version() -> None:
     assert bertie("--version").stdout.startswith("bertie 0.")
 
@@ -132,6 +144,10 @@ WRONG = {
     "bad comparison": (
         ["vocab", "a.txt", "--out", "w", "--against", "x"],
         "no tokenizer directory",
+    ),
+    "no text in the field": (
+        ["vocab", "b.jsonl", "--out", "w"],
+        "The fields are: body. Name the right one: --set corpus.field=NAME",
     ),
     "unknown option": (["vocab", "a.txt", "--nope"], "No such option"),
 }

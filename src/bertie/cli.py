@@ -140,11 +140,15 @@ def show_learned(learned: "Learned", out: Path) -> None:
 
 def show_problems(problems: "Problems") -> None:
     """What of the text could not be read."""
+    from bertie.data.blocks import NOT_UTF8
+
     if problems.num_skipped:
         print(f"Skipped {problems.num_skipped:,} lines or rows:")
     for what, count in problems.counts.items():
         places = problems.places[what]
         print(f"  {count:,} x {what} ({'; '.join(places)}{'; ...' if count > len(places) else ''})")
+    if NOT_UTF8 in problems.counts:
+        print("Text in another encoding: iconv -f gb18030 -t utf-8 OLD > NEW")
 
 
 @app.command()

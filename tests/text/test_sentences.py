@@ -5,14 +5,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertie.text.sentences import split_sentences
-from tests.text.sentence_cases import ENGLISH, OTHER, parse
+from tests.text.sentence_cases import ENGLISH, ENGLISH_LATER, OTHER, OTHER_LATER, parse
 
 
 def without_space(text: str) -> str:
     return "".join(text.split())
 
 
-@pytest.mark.parametrize(("cases", "share"), [(ENGLISH, 0.95), (OTHER, 0.98)])
+@pytest.mark.parametrize(
+    ("cases", "share"), [(ENGLISH + ENGLISH_LATER, 0.95), (OTHER + OTHER_LATER, 0.98)]
+)
 def test_the_hard_list(cases: str, share: float) -> None:
     wrong = [
         (text, found)
@@ -24,7 +26,7 @@ def test_the_hard_list(cases: str, share: float) -> None:
 
 def test_the_hard_list_is_long_and_written_well() -> None:
     assert len(parse(ENGLISH)) >= 80 and len(parse(OTHER)) >= 30
-    for cases in (ENGLISH, OTHER):
+    for cases in (ENGLISH + ENGLISH_LATER, OTHER + OTHER_LATER):
         texts = [text for text, _ in parse(cases)]
         assert len(set(texts)) == len(texts)
         assert all(

@@ -178,8 +178,8 @@ def read_rows(
             following = again.popleft() if again else next(lines, None)
             if following is None:
                 break
-            # Few tables with tabs quote at all: there a line that is a row by itself is one.
-            if delimiter == "\t" and following[1].count("\t") == width - 1 > 0:
+            # Few tables with tabs quote at all: there two lines with all columns are two rows.
+            if delimiter == "\t" and line.count("\t") == following[1].count("\t") == width - 1 > 0:
                 again.appendleft(following)
                 break
             taken.append(following)

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Mapping
 from importlib import resources
 from math import log
+from operator import add
 from typing import NamedTuple
 
 from bertie.errors import UserError
@@ -63,8 +64,10 @@ class Segmenter:
         self.scores = scores  # word -> log probability, prefix of words -> PREFIX
         self.unknown = unknown
         self.model = model
+        # Apart: a small table stays in the processor's cache.
+        self._characters = {word: score for word, score in scores.items() if len(word) == 1}
         self._runs = Memo(self._cut, capacity=1 << 16, longest=6)
-        self._singles = Memo(self._cut_singles, capacity=1 << 16, longest=6)
+        self._singles = Memo(self._cut_singles, capacity=1 << 18, longest=6)
 
     @classmethod
     def load(cls) -> "Segmenter":
@@ -79,14 +82,11 @@ class Segmenter:
             raise UserError(
                 "Chinese words need the package jieba: pip install 'bertie[chinese]'"
             ) from None
-        # Read here and not by jieba, which would leave a cache file in the folder of temporary
-        # files, trust one that lies there, and write to stderr.
-        lines = resources.files("jieba").joinpath("dict.txt").read_text("utf-8").splitlines()
-        counts = {word: int(count) for word, count, _ in map(str.split, lines)}
+        counts = _read_dictionary()
         log_total = log(sum(counts.values()))
         scores = {word: log(count) - log_total for word, count in counts.items() if count}
         for word in counts:
-            for end in range(1, len(word)):
+            for end in range(1, len(word) + 1):
                 scores.setdefault(word[:end], PREFIX)
         characters = {character for table in emit.values() for character in table}
         emissions = {
@@ -132,19 +132,19 @@ class Segmenter:
 
     def _most_probable_ends(self, run: str) -> list[int]:
         """For each place the end of the word that starts the most probable path from there on."""
-        score_of, unknown = self.scores.get, self.unknown
+        score_of, character_score_of, unknown = self.scores.get, self._characters.get, self.unknown
         length = len(run)
         best = [0.0] * (length + 1)  # log probability of the best path from each place
-        ends = [0] * length
+        ends = list(range(1, length + 1))
         for start in range(length - 1, -1, -1):
-            top, top_end = -1e300, start + 1
-            end = start + 1
+            alone = character_score_of(run[start], unknown)
+            top = NEVER if alone == PREFIX else alone + best[start + 1]
+            end = start + 2
             while end <= length and (score := score_of(run[start:end])) is not None:
                 if score != PREFIX and (total := score + best[end]) >= top:  # the longer at par
-                    top, top_end = total, end
+                    top, ends[start] = total, end
                 end += 1
-            best[start] = top if top > -1e300 else unknown + best[start + 1]
-            ends[start] = top_end
+            best[start] = unknown + best[start + 1] if top == NEVER else top
         return ends
 
     def _cut_singles(self, run: str) -> list[int]:
@@ -154,34 +154,36 @@ class Segmenter:
         return _begins(run, self.model)
 
 
+def _read_dictionary() -> dict[str, int]:
+    """jieba's words and how often they came.
+
+    Read here and not by jieba, which would leave a cache file in the folder of temporary files,
+    trust one that lies there, and write to stderr.
+    """
+    lines = resources.files("jieba").joinpath("dict.txt").read_text("utf-8").splitlines()
+    return {word: int(count) for word, count, _ in map(str.split, lines)}
+
+
 def _begins(run: str, model: Model) -> list[int]:
     """Places where the most probable states are "begin" or "single" (Viterbi, written out).
 
     At par the later letter of jieba's BEMS wins, as in its comparison of tuples.
     """
-    emission = model.emissions.get(run[0], NOTHING)
-    begin, middle, end, single = (p + q for p, q in zip(model.first, emission, strict=True))
+    first, b_m, b_e, m_m, m_e, e_b, e_s, s_b, s_s, emissions = model  # local names are fast
+    begin, middle, end, single = map(add, first, emissions.get(run[0], NOTHING))
     froms: list[tuple[bool, bool, bool, bool]] = []  # which of two states each state came from
     for character in run[1:]:
-        emission = model.emissions.get(character, NOTHING)
-        end_begin = end + model.end_to_begin + emission.begin
-        single_begin = single + model.single_to_begin + emission.begin
-        begin_middle = begin + model.begin_to_middle + emission.middle
-        middle_middle = middle + model.middle_to_middle + emission.middle
-        begin_end = begin + model.begin_to_end + emission.end
-        middle_end = middle + model.middle_to_end + emission.end
-        end_single = end + model.end_to_single + emission.single
-        single_single = single + model.single_to_single + emission.single
-        froms.append(
-            (
-                single_begin >= end_begin,
-                middle_middle >= begin_middle,
-                middle_end >= begin_end,
-                single_single >= end_single,
-            )
-        )
-        begin, middle = max(end_begin, single_begin), max(begin_middle, middle_middle)
-        end, single = max(begin_end, middle_end), max(end_single, single_single)
+        to_begin, to_middle, to_end, to_single = emissions.get(character, NOTHING)
+        begin_1, begin_2 = end + e_b + to_begin, single + s_b + to_begin
+        middle_1, middle_2 = begin + b_m + to_middle, middle + m_m + to_middle
+        end_1, end_2 = begin + b_e + to_end, middle + m_e + to_end
+        single_1, single_2 = end + e_s + to_single, single + s_s + to_single
+        came = (begin_2 >= begin_1, middle_2 >= middle_1, end_2 >= end_1, single_2 >= single_1)
+        begin = begin_2 if came[BEGIN] else begin_1
+        middle = middle_2 if came[MIDDLE] else middle_1
+        end = end_2 if came[END] else end_1
+        single = single_2 if came[SINGLE] else single_1
+        froms.append(came)
     places: list[int] = []
     state = SINGLE if single >= end else END
     for place in range(len(run) - 1, 0, -1):

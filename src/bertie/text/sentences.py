@@ -43,7 +43,7 @@ BEFORE_NAMES = words("""
 BEFORE_NUMBERS = words("""
     No Nos no nos Nr Fig Figs fig figs p pp Vol Vols vol vols Ch Chap ch chap Sec sec Art art Arts
     arts Eq Eqs eq eqs Op op Pt pt Bk bk Ex ex n par para lb lbs oz ft tbsp tsp Jan Feb Mar Apr Jun
-    Jul Aug Sep Sept Oct Nov Dec
+    Jul Aug Sep Sept Oct Nov Dec Mon Tue Tues Wed Thu Thur Thurs Fri
 """)
 # The end only before a word that is seldom written with a capital inside a sentence.
 OFTEN_INSIDE = words("""
