@@ -66,7 +66,11 @@ class Epochs:
         return self._open[version]
 
     def find_end(self, epoch: int) -> int:
-        """How many instances there are up to the end of an epoch."""
+        """How many instances there are up to the end of an epoch.
+
+        On a disk that has seen the run this reads a small file per epoch; elsewhere each epoch is
+        walked once to be counted.
+        """
         while len(self._ends) <= epoch + 1:
             number = len(self._ends) - 1
             version = self.spec(number).epoch
