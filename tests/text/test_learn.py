@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from bertie.errors import UserError
 from bertie.text.count import WordCounter, WordCounts, count_words
-from bertie.text.coverage import cover
+from bertie.text.coverage import cover, cover_texts
 from bertie.text.files import TokenizerConfig
 from bertie.text.learn import LearnConfig, Merger, alphabet, learn, spelled
 from bertie.text.wordpiece import WordPiece
@@ -121,6 +121,47 @@ def merge_by_hand(counts: dict[str, int], symbols: list[str], num_merges: int) -
     return merged
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("size", 0),
+        ("size", 10_000_001),
+        ("num_unused", -1),
+        ("min_count", 0),
+        ("max_alphabet", 0),
+        ("min_cjk_count", 0),
+        ("surplus", -0.1),
+        ("surplus", 4.5),
+        ("surplus", float("nan")),
+        ("surplus", float("inf")),
+    ],
+)
+def test_a_setting_out_of_bounds_is_named(name: str, value: float) -> None:
+    with pytest.raises(UserError, match=rf"learn\.{name} is .*; found {value}"):
+        LearnConfig(**{name: value})
+
+
+@pytest.mark.parametrize("surplus", [0.0, 0.2])
+def test_a_reserved_name_is_not_learned_a_second_time(surplus: float) -> None:
+    tokenizer = TokenizerConfig(extra_tokens=("url", "a"))
+    counts = {"url": 50, "urls": 20, "[unused1]": 30, "[unused9]": 30, "abc": 9, "a": 4}
+    for size in (34, 38, 60):
+        config = LearnConfig(size=size, num_unused=3, surplus=surplus)
+        pieces = learn(counts, config, tokenizer)
+        assert len(pieces) == len(set(pieces)) == size
+        assert pieces[5:10] == ["url", "a", "[unused0]", "[unused1]", "[unused2]"]
+    assert "urls" in pieces
+
+
+def test_words_too_rare_or_too_long_teach_nothing() -> None:
+    counts = {"abab": 2, "cdcd": 3, "c" + "d" * 100: 9}
+    config = LearnConfig(size=60, num_unused=0, min_count=3)
+    pieces = learn(counts, config, CONFIG)
+    assert "cdcd" in pieces and "abab" not in pieces and "ab" not in pieces
+    assert {"a", "##b"} <= set(pieces), "the characters of rare words are known"
+    assert not any("dd" in piece for piece in pieces)
+
+
 # Counting.
 
 
@@ -134,7 +175,7 @@ def test_workers_and_batches_change_nothing() -> None:
 
 def test_counts_are_of_words_as_the_tokenizer_sees_them() -> None:
     counts = WordCounter(CONFIG).count(["The the, [MASK] THE!", "中文 " + "x" * 101])
-    assert counts == {"the": 3, ",": 1, "!": 1, "中": 1, "文": 1}
+    assert counts == {"the": 3, ",": 1, "!": 1, "中": 1, "文": 1, "x" * 101: 1}
 
 
 def test_memory_is_bounded_and_what_was_forgotten_is_said() -> None:
@@ -162,6 +203,23 @@ def test_coverage_by_hand() -> None:
     assert fit.unknown_share == 0.3
     assert fit.most_unknown == (("dog", 3),)
     assert cover({}, pieces, CONFIG).pieces_per_word == 0
+
+
+def test_coverage_counts_a_word_that_is_too_long_as_unknown() -> None:
+    fit = cover_texts(["the " + "the" * 40], [*SPECIALS, "the", "##the"], CONFIG)
+    assert (fit.num_words, fit.num_whole, fit.num_unknown) == (2, 1, 1)
+    assert fit.most_unknown == (("the" * 40, 1),)
+
+
+def test_the_mark_of_a_continuation_alone_is_no_empty_piece() -> None:
+    """ "##" in a vocabulary is the word ##; as an empty continuation it would never end a word."""
+    wordpiece = WordPiece(["[UNK]", "##", "a", "##b"], unk_token="[UNK]", max_word_chars=100)
+    assert "" not in wordpiece.others
+    assert [np.frombuffer(wordpiece.split(w), np.int32).tolist() for w in ("ab", "ac", "##")] == [
+        [2, 3],
+        [0],
+        [1],
+    ]
 
 
 @given(st.text("abcdefgh", min_size=1, max_size=12))

@@ -24,9 +24,10 @@ from bertie.checkpoint.tensorflow import read_checkpoint, rename
 from bertie.checkpoint.weights import has_weights
 from bertie.errors import UserError
 from bertie.model.config import Gelu
+from bertie.text.hugging_face import SETTINGS, WHOLE, stated_casing
 
 GOOGLE_CONFIG = "bert_config.json"
-VOCAB, WHOLE, SETTINGS = "vocab.txt", "tokenizer.json", "tokenizer_config.json"
+VOCAB = "vocab.txt"
 
 
 def import_model(
@@ -78,7 +79,7 @@ def open_google(directory: Path, gelu: Gelu = "erf") -> Opened:
 
 def settle_casing(source: Path, lower_case: bool | None) -> bool | None:
     """What must be written down about casing: nothing where the files tell it or have no pieces."""
-    known = find_casing(source)
+    known = stated_casing(source)
     if known is not None:
         if lower_case not in (None, known):
             found = "uncased" if known else "cased"
@@ -91,19 +92,6 @@ def settle_casing(source: Path, lower_case: bool | None) -> bool | None:
             "--uncased"
         )
     return lower_case if has_pieces else None
-
-
-def find_casing(directory: Path) -> bool | None:
-    """Whether text is made lower-case, as the tokenizer's files tell; none if they do not."""
-    if (directory / SETTINGS).is_file():
-        said = read_json(directory / SETTINGS).get("do_lower_case")
-        if isinstance(said, bool):
-            return said
-    if (directory / WHOLE).is_file():
-        said = (read_json(directory / WHOLE).get("normalizer") or {}).get("lowercase")
-        if isinstance(said, bool):
-            return said
-    return None
 
 
 def copy_tokenizer(source: Path, target: Path, casing: bool | None, max_length: int) -> None:

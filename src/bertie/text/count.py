@@ -37,7 +37,6 @@ class WordCounter:
 
     def __init__(self, config: TokenizerConfig) -> None:
         self.splitter = Splitter(config)
-        self.longest = config.max_word_chars
         self.words = Memo(self.splitter.words, capacity=1 << 16, longest=40)
 
     def count(self, texts: Iterable[str]) -> dict[str, int]:
@@ -49,7 +48,7 @@ class WordCounter:
         for chunk, count in chunks.items():
             for word in self.words[chunk]:
                 counts[word] = counts.get(word, 0) + count
-        return {word: count for word, count in counts.items() if len(word) <= self.longest}
+        return counts
 
 
 def count_words(

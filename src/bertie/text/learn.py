@@ -8,7 +8,9 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count as count_from
+from itertools import filterfalse, islice
+from math import inf
 
 import numpy as np
 
@@ -17,6 +19,15 @@ from bertie.text.characters import CJK, within
 from bertie.text.files import TokenizerConfig
 from bertie.text.wordpiece import PREFIX, WordPiece
 
+MOST = 10_000_000
+LIMITS = {
+    "size": (1, MOST),
+    "num_unused": (0, MOST),
+    "min_count": (1, inf),
+    "max_alphabet": (1, MOST),
+    "min_cjk_count": (1, inf),
+    "surplus": (0, 4),
+}
 SHIFT = 32  # a pair of symbols in one int64: left << SHIFT | right
 
 
@@ -32,8 +43,11 @@ class LearnConfig:
     surplus: float = 0.2  # learn so many more pieces than asked for, then keep the used ones
 
     def __post_init__(self) -> None:
-        if self.size < 1 or self.num_unused < 0 or self.surplus < 0:
-            raise UserError("learn: size must be positive, num_unused and surplus not negative")
+        for name, (low, high) in LIMITS.items():
+            value = getattr(self, name)
+            if not low <= value <= high:  # also where it is not a number
+                limits = f"at least {low}" if high == inf else f"{low} to {high:,}"
+                raise UserError(f"learn.{name} is {limits}; found {value}")
 
 
 def learn(
@@ -45,8 +59,11 @@ def learn(
     """The pieces of a vocabulary of exactly `config.size`; equal counts, equal answer."""
     reserved = list(tokenizer.special_tokens)
     reserved += [f"[unused{number}]" for number in range(config.num_unused)]
+    # A longer word is [UNK] whatever the vocabulary: it teaches nothing.
+    counts = {word: n for word, n in counts.items() if len(word) <= tokenizer.max_word_chars}
     symbols = alphabet(counts, config)
-    room = config.size - len(reserved)
+    is_reserved = frozenset(reserved).__contains__  # such a piece is there already
+    room = config.size - len(reserved) + sum(map(is_reserved, symbols))
     if len(symbols) > room:
         raise UserError(
             f"{len(symbols)} single characters and {len(reserved)} special tokens do not fit into "
@@ -61,12 +78,13 @@ def learn(
         if count >= config.min_count and len(word) > 1 and known.issuperset(spelled(word))
     )
     merged = Merger(dict(usable), symbols).run(num_merges, on_progress)
+    merged = list(filterfalse(is_reserved, merged))
     chosen = symbols + most_used(merged, symbols, usable, room - len(symbols))
     missing = room - len(chosen)  # a small corpus has no more to give
-    spare = [
-        f"[unused{number}]" for number in range(config.num_unused, config.num_unused + missing)
-    ]
-    return reserved + spare + chosen
+    chosen = list(filterfalse(is_reserved, chosen))
+    taken = {*reserved, *chosen}
+    free = (name for n in count_from(config.num_unused) if (name := f"[unused{n}]") not in taken)
+    return reserved + list(islice(free, missing)) + chosen
 
 
 def spelled(word: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Pieces to model input: [CLS] A [SEP] (B [SEP]), truncation, windows. Lengths in, lengths out."""
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class Pieces(NamedTuple):
         return Pieces(self.ids[start:end], self.starts[start:end], self.ends[start:end])
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Encoded:
     """One sequence as the model takes it. Special tokens have source -1 and the span (0, 0)."""
 
@@ -33,6 +33,13 @@ class Encoded:
     ends: np.ndarray  # (L,) int32
     num_cut: int  # pieces that truncation left out
     first_piece: int = 0  # of a window: where it starts in the windowed text, in pieces
+
+
+def check_choice(name: str, value: str, choices: Any) -> None:
+    """Whether the value is one of a Literal's."""
+    if value not in get_args(choices):
+        listed = ", ".join(get_args(choices))
+        raise UserError(f"no {name} {value!r}; there are: {listed}")
 
 
 def num_specials(is_pair: bool) -> int:

@@ -27,6 +27,7 @@ from bertie.text.sequences import (
     Pieces,
     Truncate,
     assemble,
+    check_choice,
     fit,
     num_specials,
     window_starts,
@@ -35,8 +36,20 @@ from bertie.text.wordpiece import ID, PREFIX, WordPiece
 from bertie.text.words import Splitter, mark_false_spaces
 
 CHUNK = re.compile(r"\S+")
-# Pieces that decoding puts after the previous one without a space.
-CLOSING = frozenset([".", "?", "!", ",", "n't", "'m", "'s", "'ve", "'re"])
+# What decoding replaces in a piece and the space before it, in this order, as the reference does.
+TIDY = {
+    " .": ".",
+    " ?": "?",
+    " !": "!",
+    " ,": ",",
+    " ' ": "'",
+    " n't": "n't",
+    " 'm": "'m",
+    " do not": " don't",
+    " 's": "'s",
+    " 've": "'ve",
+    " 're": "'re",
+}
 
 
 class Cut(NamedTuple):
@@ -85,7 +98,8 @@ class Tokenizer:
     @property
     def fingerprint(self) -> str:
         """Equal for tokenizers that give equal ids; a store carries it."""
-        settings = asdict(self.config) | {"max_length": None}
+        decided = {"max_length": None, "strip_accents": self.config.strips_accents}
+        settings = asdict(self.config) | decided
         return hashlib.sha256(json.dumps([self.pieces, settings]).encode()).hexdigest()
 
     def id(self, piece: str) -> int:
@@ -93,6 +107,9 @@ class Tokenizer:
         if piece not in self.id_of:
             raise UserError(f"no piece {piece!r} among the {len(self.pieces)} of the vocabulary")
         return self.id_of[piece]
+
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[list[str], TokenizerConfig]]:
+        return type(self), (self.pieces, self.config)  # the splits kept stay behind
 
     # Many texts, ids only.
 
@@ -170,6 +187,8 @@ class Tokenizer:
         keep: Keep = "front",
     ) -> Encoded:
         """[CLS] first [SEP] (second [SEP]), at most `max_length` long; what was cut is counted."""
+        check_choice("truncate", truncate, Truncate)
+        check_choice("keep", keep, Keep)
         a, b = self._split_both(first, second)
         num_a, num_b = len(a.ids), 0 if b is None else len(b.ids)
         room = num_a + num_b if max_length is None else max_length - num_specials(b is not None)
@@ -188,19 +207,27 @@ class Tokenizer:
         """The whole text in windows: of `second` beside all of `first`, or of `first` if alone.
 
         `stride` is the distance from window to window, as in the paper's code; Hugging Face calls
-        the overlap of two windows by that name.
+        the overlap of two windows by that name. A stride beyond what a window holds would leave
+        text out: alone it is refused; beside a `first`, whose length takes from the window, it is
+        lowered to the room that is left.
         """
         a, b = self._split_both(first, second)
         fixed, text = (None, a) if b is None else (a, b)
         size = max_length - num_specials(b is not None) - (0 if fixed is None else len(fixed.ids))
+        if size < 1 and fixed is None:
+            raise UserError(
+                f"no room for windows in {max_length}: the special tokens take "
+                f"{num_specials(is_pair=False)}; raise max_length"
+            )
         if size < 1:
             raise UserError(
                 f"the first text alone has {len(a.ids)} pieces: no room for windows of the second "
                 f"in {max_length}; shorten it or raise max_length"
             )
+        stride = stride if fixed is None else min(stride, size)
         parts = [
             (start, text.part(start, start + size))
-            for start in window_starts(len(text.ids), size, min(stride, size))
+            for start in window_starts(len(text.ids), size, stride)
         ]
         return [
             self._assemble(part, None, begin=start)
@@ -232,13 +259,18 @@ class Tokenizer:
         tokens = self.tokens(id for id in ids if with_specials or int(id) not in self.special_ids)
         spelled = []
         for place, token in enumerate(tokens):
-            if place == 0:
-                spelled.append(token)
-            elif token.startswith(PREFIX):
-                spelled.append(token.removeprefix(PREFIX))
+            if place and token.startswith(PREFIX):
+                spelled.append(tidy(token.removeprefix(PREFIX)))
             else:
-                spelled.append(token if token in CLOSING else f" {token}")
+                spelled.append(tidy(f" {token}" if place else token))
         return "".join(spelled)
+
+
+def tidy(text: str) -> str:
+    if " " in text:
+        for found, better in TIDY.items():
+            text = text.replace(found, better)
+    return text
 
 
 def trim(pieces: Pieces, count: int, keep: Keep) -> Pieces:
