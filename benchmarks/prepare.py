@@ -1,4 +1,4 @@
-"""`bertie prepare`: rate beside `tokenizers`, scaling, memory, and the original way beside it.
+"""`bertie prepare`: rate beside `tokenizers`, scaling, memory.
 
     python benchmarks/prepare.py VOCAB_DIRECTORY en.jsonl.xz... [--gigabyte]
 
@@ -9,13 +9,12 @@ first line in each document.
 import argparse
 import json
 import os
-import random
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,6 @@ import machine
 from bertie.config import read_recipe
 from bertie.data.corpus import read_documents
 from bertie.prepare import PrepareRecipe, prepare
-from bertie.text.sentences import split_sentences
-from bertie.text.tokenizer import Tokenizer
 
 
 def write_text(path: Path, sources: list[Path], num_bytes: int) -> int:
@@ -64,51 +61,9 @@ def run_tokenizers(text: Path, vocab: Path, folder: Path, workers: int) -> None:
     peer.encode_batch(batch, add_special_tokens=False)
 
 
-def run_original(text: Path, vocab: Path, folder: Path, workers: int) -> None:
-    """The way of the paper's code: all documents, then all instances, as lists of strings."""
-    tokenizer = Tokenizer.load(vocab)
-    documents = []
-    for document in read_documents(text):
-        sentences = map(tokenizer.ids, split_sentences(document))
-        documents.append([tokenizer.tokens(ids.tolist()) for ids in sentences])
-    rng = random.Random(0)
-    rng.shuffle(documents)
-    instances = [i for d in range(len(documents)) for i in original_walk(documents, d, rng)]
-    rng.shuffle(instances)
-    assert instances
-
-
-def original_walk(
-    documents: list[list[list[str]]], number: int, rng: random.Random, room: int = 125
-) -> Iterator[tuple[list[str], int]]:
-    """Segment pairs of one document, for length 128."""
-    chunk: list[list[str]] = []
-    place = length = 0
-    document = documents[number]
-    while place < len(document):
-        chunk.append(document[place])
-        length += len(document[place])
-        if place == len(document) - 1 or length >= room:
-            cut = rng.randint(1, len(chunk) - 1) if len(chunk) > 1 else 1
-            first = [token for sentence in chunk[:cut] for token in sentence]
-            is_random = len(chunk) == 1 or rng.random() < 0.5
-            if is_random:
-                other = documents[rng.randrange(len(documents))]
-                start = rng.randrange(len(other)) if other else 0
-                second = [token for sentence in other[start : start + 20] for token in sentence]
-                place -= len(chunk) - cut
-            else:
-                second = [token for sentence in chunk[cut:] for token in sentence]
-            tokens = ["[CLS]", *first, "[SEP]", *second[: max(1, room - len(first))], "[SEP]"]
-            yield tokens, int(is_random)
-            chunk, length = [], 0
-        place += 1
-
-
 WAYS: dict[str, Callable[[Path, Path, Path, int], None]] = {
     "prepare": run_prepare,
     "tokenizers": run_tokenizers,
-    "original": run_original,
 }
 
 
@@ -157,7 +112,6 @@ def main() -> None:
         write_text(text, options.text, 50_000_000)
         results["tokenizers, merely encoding"] = measure("tokenizers", text, vocab)
         results["prepare, 50 MB"] = measure("prepare", text, vocab)
-        results["the original way, 50 MB"] = measure("original", text, vocab)
         write_text(text, options.text, 200_000_000)
         for workers in (1, 2):
             results[f"prepare, 200 MB, {workers} workers"] = measure(
