@@ -9,7 +9,8 @@ from bertie.config import read_recipe
 from bertie.data.docstrings import find_sources, read_docstrings, read_manual
 from bertie.errors import UserError
 from bertie.text.count import available_cores
-from bertie.text.files import SETTINGS, VOCAB
+from bertie.text.files import VOCAB
+from bertie.text.hugging_face import SETTINGS
 from bertie.vocab import VocabRecipe, make_vocab
 
 EXAMPLES = (

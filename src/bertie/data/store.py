@@ -80,9 +80,8 @@ def open_store(folder: Path) -> Store:
     """Maps a store into memory; one that is damaged or unfinished is refused."""
     manifest = read_manifest(folder)
     arrays = {}
-    kinds = dict(
-        zip(FILES, (np.dtype(manifest.id_type), OFFSET, OFFSET, np.dtype("u1")), strict=True)
-    )
+    types: list[np.dtype[Any]] = [np.dtype(manifest.id_type), OFFSET, OFFSET, np.dtype("u1")]
+    kinds = dict(zip(FILES, types, strict=True))
     for name, kind in kinds.items():
         path, expected = folder / name, manifest.file_bytes[name]
         found = path.stat().st_size if path.is_file() else None
