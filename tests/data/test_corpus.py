@@ -413,6 +413,15 @@ def test_patterns_and_no_file_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert names("../1.*") == ["1.txt"]
     with pytest.raises(UserError, match=r"no file or folder \*\.pdf"):
         names("*.pdf")
+    (tmp_path / ".data").mkdir()
+    (tmp_path / ".data" / "5.txt").write_text("x")
+    assert names(str(tmp_path / ".data" / "*")) == ["5.txt"], "what is named is not hidden"
+    assert "5.txt" not in names(str(tmp_path / "**" / "*"))
+
+
+def test_a_file_that_went_away_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*a.txt: No such file"):
+        plan_units([tmp_path / "a.txt"], CorpusConfig())
 
 
 def test_a_hash_follows_the_content(tmp_path: Path) -> None:
