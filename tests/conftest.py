@@ -1,7 +1,10 @@
 """Fixtures of all tests. Real data lie in the folder `shared` beside the checkout, if at all."""
 
 import os
+import subprocess
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,8 +27,40 @@ def compared() -> Counter[str]:
     return COMPARED
 
 
+@pytest.fixture(scope="session")
+def weights(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Unpacks a real trained checkpoint by name; a test that cannot have it is skipped."""
+    folder = tmp_path_factory.mktemp("weights")
+
+    @cache
+    def unpack(name: str) -> str:
+        command = [str(shared / "weights" / "get"), name, str(folder)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return "" if done.returncode == 0 else f"{name} cannot be had: {done.stderr.strip()[-200:]}"
+
+    def get(name: str) -> Path:
+        package = "rxnfp" if name.startswith("rxnfp") else name
+        if problem := unpack(package):
+            pytest.skip(problem)
+        return folder / name
+
+    return get
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for what, count in COMPARED.items():
         terminalreporter.write_line(f"compared with the reference: {count:,} {what}")
     skipped = len(terminalreporter.stats.get("skipped", []))
     terminalreporter.write_line(f"tests skipped for want of data or devices: {skipped}")
+    options = terminalreporter.config.option
+    if options.verbose > 0 or options.capture == "no":  # -v or -s
+        show_differences(terminalreporter)
+
+
+def show_differences(terminalreporter: pytest.TerminalReporter) -> None:
+    """The largest difference that each test of equality has seen."""
+    terminalreporter.section("largest differences (of the largest value)")
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties:
+            if name == "largest_difference":
+                terminalreporter.write_line(f"{report.nodeid.partition('::')[2]:110} {value}")

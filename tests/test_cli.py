@@ -16,7 +16,10 @@ from bertie.cli import app
 SURFACE = {
     "vocab": "text out recipe size cased against workers sets",
     "coverage": "text vocab sets",
-    "tokenize": "text vocab file max_length as_json lower_case",
+    "tokenize": "vocab text file max_length as_json lower_case",
+    "info": "target batch length",
+    "import": "source out lower_case gelu",
+    "prepare": "text vocab out recipe workers sets",
     "quickstart": "out",
 }
 
@@ -89,6 +92,11 @@ def test_tokenize_lines_of_standard_input_and_say_what_was_cut(vocab: Path) -> N
     assert "3 pieces were cut off" in result.stderr
 
 
+def test_the_folder_one_is_in_is_a_tokenizer_too(vocab: Path) -> None:
+    result = bertie("tokenize", "Some", "--vocab", ".", "--json", cwd=vocab)
+    assert json.loads(result.stdout)["pieces"] == ["[CLS]", "some", "[SEP]"]
+
+
 def test_tokenize_shows_a_table(vocab: Path) -> None:
     result = bertie("tokenize", "Some [bold]words", "--vocab", str(vocab))
     assert "[UNK]" in result.stdout and "Some" in result.stdout and "words" in result.stdout
@@ -125,7 +133,10 @@ WRONG = {
     "unknown recipe": (["vocab", "a.txt", "--out", "w", "--recipe", "nope"], "no recipe nope"),
     "existing output": (["vocab", "a.txt", "--out", "v"], "exists"),
     "too small": (["vocab", "a.txt", "--out", "w", "--size", "5"], "do not fit into 5 pieces"),
-    "no vocabulary named": (["tokenize", "x"], "--vocab DIR"),
+    "no vocabulary named": (["tokenize", "x"], "--vocab"),
+    "output is a file": (["vocab", "a.txt", "--out", "a.txt"], "a.txt is a file"),
+    "output inside a file": (["vocab", "a.txt", "--out", "a.txt/x"], "a.txt is a file"),
+    "unreadable": (["vocab", "/proc/self/mem", "--out", "w"], "/proc/self/mem"),
     "no directory": (["tokenize", "x", "--vocab", "w"], "no tokenizer directory at w"),
     "three texts": (["tokenize", "x", "y", "z", "--vocab", "v"], "one text, or two"),
     "nothing to do": (["tokenize", "--vocab", "v"], "one text, or two"),
@@ -143,7 +154,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_mistake_is_one_clear_line_and_code_2(vocab: Path, name: str) -> None:
+def test_a_mistake_is_said_clearly_with_code_2(vocab: Path, name: str) -> None:
     arguments, message = WRONG[name]
     before = sorted(vocab.parent.rglob("*"))
     result = bertie(*arguments, cwd=vocab.parent)
@@ -151,3 +162,28 @@ def test_a_mistake_is_one_clear_line_and_code_2(vocab: Path, name: str) -> None:
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(vocab.parent.rglob("*")) == before, "nothing is left behind"
+
+
+def test_a_checkpoint_is_imported_and_shown(tmp_path: Path) -> None:
+    from bertie.checkpoint.card import TaskCard
+    from bertie.checkpoint.model_dir import save_model
+    from bertie.model.bert import Bert
+    from bertie.model.config import named_size
+
+    model = Bert(named_size("1/8/2", vocab_size=11), ("sequence",))
+    card = TaskCard(head="sequence", labels=("dull", "bright"))
+    save_model(model, tmp_path / "source", card=card)
+    (tmp_path / "source" / "vocab.txt").write_text("".join(f"p{n}\n" for n in range(11)))
+    result = bertie("import", "source", "--out", "model", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith(
+        "bertie: nothing in source says whether its vocabulary is cased"
+    )
+    assert result.stderr.count("\n") == 1
+    result = bertie("import", "source", "--out", "model", "--cased", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout == "model: 5,178 parameters; heads: sequence\n"
+    result = bertie("info", "model", "--batch", "2", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    for words in ("dull, bright", "sequence, classes", "5,178", "2 x 128 tokens", "L·(4H² + 4H)"):
+        assert words in result.stdout

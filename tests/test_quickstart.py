@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bertie import quickstart
+from bertie.errors import UserError
 from bertie.text.tokenizer import Tokenizer
 
 
@@ -16,3 +17,12 @@ def test_the_quickstart_goes_the_whole_way(tmp_path: Path, monkeypatch: pytest.M
     assert len(Tokenizer.load(tmp_path / "quickstart" / "vocab").pieces) == quickstart.SIZE
     assert any(line.startswith("$ bertie vocab") for line in lines)
     assert any("[CLS] return a new list" in line for line in lines)
+
+
+def test_a_folder_with_work_of_others_is_refused(tmp_path: Path) -> None:
+    mine = tmp_path / "vocab" / "model.bin"
+    mine.parent.mkdir()
+    mine.write_text("x")
+    with pytest.raises(UserError, match="holds vocab/model"):
+        list(quickstart.run_quickstart(tmp_path))
+    assert mine.exists()

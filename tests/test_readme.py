@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.checkpoint.test_importing import write_google
+
 ROOT = Path(__file__).parents[1]
 READMES = ["README.md", "README.zh-CN.md"]
 
@@ -29,6 +31,10 @@ def folder(tmp_path: Path) -> Path:
     chinese = [f"巴黎在法国，这是第{n}句。一段对模型来说太长的文字。在哪里？" for n in range(300)]
     (text / "english.txt").write_text("\n\n".join(english), encoding="utf-8")
     (text / "chinese.txt").write_text("\n\n".join(chinese), encoding="utf-8")
+    write_google(tmp_path / "google_bert")  # a tiny one, as Google's code would write it
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = [*specials, *(f"piece{number}" for number in range(78))]
+    (tmp_path / "google_bert" / "vocab.txt").write_text("\n".join(pieces) + "\n")
     return tmp_path
 
 

@@ -68,3 +68,10 @@ def test_text_without_words_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no words in 1 files"):
         make_vocab([tmp_path / "a.txt"], tmp_path / "v", recipe(), workers=1)
     assert not (tmp_path / "v").exists()
+
+
+def test_a_text_that_is_held_out_whole_is_learned_from(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("so few words")
+    settings = recipe("corpus.held_out_percent=100")
+    learned = make_vocab([tmp_path / "a.txt"], tmp_path / "v", settings, workers=1)
+    assert learned.num_words == 3 and learned.held_out == ()

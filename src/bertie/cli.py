@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -175,10 +176,8 @@ def coverage(
 
 @app.command()
 def tokenize(
+    vocab: Annotated[Path, typer.Option(help="A model or tokenizer directory.")],
     text: Annotated[list[str] | None, typer.Argument(help="A text, or two for a pair.")] = None,
-    vocab: Annotated[
-        Path, typer.Option(help="A model or tokenizer directory.", show_default=False)
-    ] = Path(),
     file: Annotated[
         Path | None, typer.Option(help="Instead of TEXT: each line of this file, - for stdin.")
     ] = None,
@@ -196,8 +195,6 @@ def tokenize(
     """
     from bertie.text.tokenizer import Tokenizer
 
-    if vocab == Path():
-        raise UserError("name the tokenizer: --vocab DIR; make one: bertie vocab TEXT --out DIR")
     if bool(text) == (file is not None) or len(text or []) > 2:
         raise UserError("give one text, or two as a pair, or --file")
     tokenizer = Tokenizer.load(vocab, lower_case=lower_case)
@@ -227,6 +224,119 @@ def tokenize(
 
 
 @app.command()
+def info(
+    target: Annotated[
+        str, typer.Argument(help="A size, layers/hidden/heads, a model directory or a token store.")
+    ],
+    batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 32,
+    length: Annotated[
+        int | None, typer.Option(min=1, help="Tokens in a sequence; 128, or all that fit.")
+    ] = None,
+) -> None:
+    """Say what a model is and costs (parameters, FLOPs, memory), or what a token store holds.
+
+    `bertie info base` (or tiny, mini, small, medium, large)
+
+    `bertie info 6/384/12 --batch 256 --length 512`
+
+    `bertie info models/reviews`
+
+    `bertie info my_store --length 512` shows counts, lengths and some instances with their masks
+    """
+    from bertie.info import describe
+
+    for facts in describe(target, batch_size=batch, length=length):
+        show_table(facts.columns, facts.rows, title=facts.title, right=facts.right)
+        for note in facts.notes:
+            print(f"{note}\n")
+
+
+@app.command("import")
+def import_(
+    source: Annotated[Path, typer.Argument(help="Directory of the checkpoint.")],
+    out: Annotated[Path, typer.Option(help="The model directory to write, a new folder.")],
+    lower_case: Casing = None,
+    gelu: Annotated[
+        str | None,
+        typer.Option(help="Of a TensorFlow checkpoint: erf (if not said) or tanh."),
+    ] = None,
+) -> None:
+    """Turn a BERT checkpoint of any kind into a model directory.
+
+    Hugging Face's (safetensors, pytorch_model.bin of any age, in one file or many) and Google's
+    original ones (bert_config.json, vocab.txt, bert_model.ckpt.*), without TensorFlow.
+
+    `bertie import bert-base-cased --out models/base`
+
+    `bertie import uncased_L-12_H-768_A-12 --out models/base --uncased`
+    """
+    from bertie.checkpoint.importing import import_model
+
+    opened = import_model(source, out, lower_case=lower_case, gelu=gelu)
+    for note in opened.notes:
+        print(f"bertie: {note}", file=sys.stderr)
+    heads = ", ".join(opened.model.heads) or "none"
+    num_parameters = sum(parameter.numel() for parameter in opened.model.parameters())
+    print(f"{out}: {num_parameters:,} parameters; heads: {heads}")
+
+
+@app.command()
+def prepare(
+    text: Text,
+    vocab: Annotated[Path, typer.Option(help="Directory of the tokenizer, or of the model.")],
+    out: Annotated[Path, typer.Option(help="The token store to write.")],
+    recipe: Recipe = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; all cores if not said.")] = None,
+    sets: Sets = None,
+) -> None:
+    """Turn text into a token store to pre-train on.
+
+    One document in a hundred is held out, to evaluate with. A run that was stopped goes on where it
+    was if the same command is given again.
+
+    `bertie prepare wiki/ books.jsonl.xz --vocab my_vocab --out my_store`
+
+    `bertie prepare zh.jsonl --vocab zh_vocab --out zh_store --set prepare.segmenter=jieba`
+
+    `bertie prepare notes/ --vocab v --out s --set corpus.document=file --set prepare.min_tokens=20`
+    """
+    from bertie.config import read_recipe
+    from bertie.prepare import PrepareRecipe
+    from bertie.prepare import prepare as make_store
+    from bertie.text.count import available_cores
+
+    settings = read_recipe(PrepareRecipe, recipe, sets or [])
+    with progress_bar() as on_progress:
+        prepared = make_store(
+            text,
+            vocab,
+            out,
+            settings,
+            workers=workers or available_cores(),
+            on_progress=on_progress,
+        )
+    stores = {"to train with": prepared.train, "held out": prepared.held_out}
+    show_table(
+        ("", "documents", "sentences", "tokens", "MB on disk"),
+        [
+            (
+                name,
+                f"{made.num_documents:,}",
+                f"{made.num_sentences:,}",
+                f"{made.num_tokens:,}",
+                f"{sum(made.file_bytes.values()) / 1e6:.1f}",
+            )
+            for name, made in stores.items()
+            if made is not None
+        ],
+        title=str(out),
+    )
+    for name, count in prepared.train.statistics.items():
+        print(f"{name.replace('_', ' ')}: {count:,}")
+    show_problems(prepared.problems)
+
+
+@app.command()
 def quickstart(
     out: Annotated[Path, typer.Option(help="A folder for what it makes.")] = Path("quickstart"),
 ) -> None:
@@ -242,6 +352,8 @@ def quickstart(
 
 def read_lines(path: Path) -> Iterator[str]:
     if str(path) == "-":
+        if isinstance(sys.stdin, TextIOWrapper):
+            sys.stdin.reconfigure(encoding="utf-8", errors="replace")
         yield from (line.rstrip("\n") for line in sys.stdin)
         return
     if not path.is_file():
@@ -273,13 +385,19 @@ def show_coverage(rows: "dict[str, Coverage]", title: str) -> None:
 
 
 def show_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    title: str | None = None,
+    right: Sequence[str] = (),
 ) -> None:
+    """A table on stdout; the columns in `right` stand on the right, as numbers should."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text as Plain
 
-    table = Table(*columns, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
     for row in rows:
         table.add_row(*(Plain(cell) for cell in row))
     Console().print(table)
@@ -307,9 +425,6 @@ def main() -> None:
     """Runs a verb; what the user can mend is one line on stderr and exit code 2."""
     try:
         app()
-    except UserError as error:
+    except (UserError, OSError) as error:  # an OSError names the file and what is wrong with it
         print(f"bertie: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    except BrokenPipeError:  # `bertie ... | head`
-        sys.stderr.close()
-        raise SystemExit(0) from None

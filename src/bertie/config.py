@@ -28,8 +28,9 @@ def find_recipe(recipe: str | Path) -> Path:
     if path.is_file():
         return path
     shipped = Path(str(resources.files("bertie.recipes")))
-    if path.name == str(recipe) and (shipped / f"{path.stem}.toml").is_file():
-        return shipped / f"{path.stem}.toml"
+    named = shipped / f"{path.stem}.toml"
+    if str(recipe) in (path.stem, f"{path.stem}.toml") and named.is_file():
+        return named
     known = ", ".join(sorted(p.stem for p in shipped.glob("*.toml")))
     raise UserError(f"no recipe {recipe}: neither a file nor a shipped one; those are: {known}")
 

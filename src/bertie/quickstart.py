@@ -1,14 +1,15 @@
 """The whole way on text that is on every Python machine, printed as commands to repeat it."""
 
 import json
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from bertie.config import read_recipe
 from bertie.data.docstrings import find_sources, read_docstrings, read_manual
+from bertie.errors import UserError
 from bertie.text.count import available_cores
+from bertie.text.files import SETTINGS, VOCAB
 from bertie.vocab import VocabRecipe, make_vocab
 
 EXAMPLES = (
@@ -22,17 +23,18 @@ def run_quickstart(out: Path) -> Iterator[str]:
     """Does one step after the other in the folder `out`; yields what to tell the user."""
     started_at = time.perf_counter()
     text, vocab = out / "docs.jsonl", out / "vocab"
+    clear(out)
     num_documents, num_chars = write_docs(text)
     yield f"{text}: {num_documents:,} documents, {num_chars / 1e6:.1f} million characters"
     yield "  from the docstrings and the manual of this machine's Python"
     yield ""
-    shutil.rmtree(vocab, ignore_errors=True)
     recipe = read_recipe(VocabRecipe, None, [f"learn.size={SIZE}"])
     learned = make_vocab([text], vocab, recipe, workers=available_cores())
     fit = learned.coverage
     yield f"$ bertie vocab {text} --out {vocab} --size {SIZE}"
     yield f"  {len(learned.tokenizer.pieces):,} pieces from {learned.num_words:,} words"
-    yield f"  on {fit.num_words:,} words it has not seen: {fit.pieces_per_word:.3f} pieces a word,"
+    yield f"  on {fit.num_words:,} words of text it has not seen:"
+    yield f"  {fit.pieces_per_word:.3f} pieces a word,"
     yield f"  {fit.whole_share:.1%} of them whole, {fit.unknown_share:.3%} unknown"
     yield ""
     for example in EXAMPLES:
@@ -41,6 +43,19 @@ def run_quickstart(out: Path) -> Iterator[str]:
     yield ""
     yield f"All in {time.perf_counter() - started_at:.0f} s. With your own text:"
     yield "$ bertie vocab YOUR_TEXT --out my_vocab"
+
+
+def clear(out: Path) -> None:
+    """Removes what an earlier quickstart wrote; a folder with anything else in it is refused."""
+    own = {f"vocab/{name}" for name in (VOCAB, SETTINGS)} | {"vocab", "docs.jsonl"}
+    found = {path: path.relative_to(out).as_posix() for path in out.rglob("*")}
+    if strange := sorted(set(found.values()) - own):
+        raise UserError(
+            f"{out} holds {strange[0]}, which is not of a quickstart; choose another --out"
+        )
+    for path in found:
+        if path.is_file():
+            path.unlink()
 
 
 def write_docs(path: Path) -> tuple[int, int]:

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertie.data.blocks import Problems
-from bertie.data.corpus import CorpusConfig, find_files, is_held_out, read_batches
+from bertie.data.corpus import CorpusConfig, document_hash, find_files, is_held_out, read_batches
 from bertie.errors import UserError
 from bertie.text.count import count_words
 from bertie.text.coverage import Coverage, cover, cover_texts
-from bertie.text.files import VOCAB, TokenizerConfig, write_tokenizer
+from bertie.text.files import VOCAB, TokenizerConfig, check_writable, write_tokenizer
 from bertie.text.learn import LearnConfig, learn
 from bertie.text.tokenizer import Tokenizer
 
@@ -49,11 +49,15 @@ def make_vocab(
     """Learns a vocabulary from the text below `paths` and writes it to the directory `out`."""
     if (out / VOCAB).exists():
         raise UserError(f"{out / VOCAB} exists; a model may need it. Choose another --out")
+    check_writable(out)
     files = find_files(paths)
     held_out: list[str] = []
     problems = Problems()
     batches = _training_batches(files, recipe.corpus, held_out, problems, on_progress)
     counts = count_words(batches, recipe.tokenizer, workers=workers)
+    if not counts:  # so small a text may have been held out whole
+        counts = count_words([held_out], recipe.tokenizer)
+        held_out = []
     if not counts:
         raise UserError(f"no words in {len(files)} files, the first is {files[0]}")
     pieces = learn(
@@ -93,7 +97,9 @@ def _training_batches(
     for documents, num_bytes in read_batches(files, config, problems):
         taught = []
         for document in documents:
-            if held_chars < MAX_HELD_OUT_CHARS and is_held_out(document, config.held_out_percent):
+            if held_chars < MAX_HELD_OUT_CHARS and is_held_out(
+                document_hash(document), config.held_out_percent
+            ):
                 held_out.append(document)
                 held_chars += len(document)
             else:

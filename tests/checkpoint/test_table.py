@@ -1,11 +1,11 @@
 """Sorted tables: what was written is read, and damage is always noticed."""
 
 import pytest
-import tf_writer
 from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.checkpoint.table import Refused, parse_table, parse_varint
+from tests.checkpoint import tf_writer
 
 ENTRIES = {b"": b"\x08\x01", b"a": b"", b"a/b": b"xyz", b"a/bc": b"\0" * 200, b"\xff": b"\x80"}
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tf_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
 from bertie.checkpoint.tensorflow import list_variables, read_checkpoint, rename
 from bertie.errors import UserError
+from tests.checkpoint import tf_writer
 
 Tensors = dict[str, np.ndarray]
 

@@ -10,6 +10,8 @@ import tempfile
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
+from unittest.mock import patch
 
 import pyarrow
 import pyarrow.parquet
@@ -18,10 +20,12 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from bertie.data import blocks, corpus, formats
 from bertie.data.blocks import NOT_UTF8, Problems
 from bertie.data.corpus import (
     CorpusConfig,
     Unit,
+    document_hash,
     find_files,
     is_held_out,
     plan_units,
@@ -238,9 +242,9 @@ def test_one_very_long_line(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(gzip.compress(content, 1) if name.endswith("gz") else content)
     config = CorpusConfig(unit_bytes=1_000_000)
-    assert [len(d) for batch in read_batches([path], config) for d in batch.documents] == [
-        len(text)
-    ]
+    found = [d for batch in read_batches([path], config) for d in batch.documents]
+    assert "".join(found) == text
+    assert all(d.strip()[-5:] == "word," for d in found), "cut at a space"
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv", ".parquet"])
@@ -443,9 +447,67 @@ def test_settings_are_checked(settings: dict[str, int]) -> None:
 
 def test_the_held_out_share_depends_on_the_text_alone() -> None:
     texts = [f"document {number}" for number in range(5000)]
-    held = [text for text in texts if is_held_out(text, 10)]
+    held = [text for text in texts if is_held_out(document_hash(text), 10)]
     assert 400 < len(held) < 600
-    assert held == [text for text in reversed(texts) if is_held_out(text, 10)][::-1]
-    assert not any(is_held_out(text, 0) for text in texts)
-    assert all(is_held_out(text, 100) for text in texts)
-    assert isinstance(is_held_out("lone \ud800", 1), bool)
+    assert held == [text for text in reversed(texts) if is_held_out(document_hash(text), 10)][::-1]
+    assert not any(is_held_out(document_hash(text), 0) for text in texts)
+    assert all(is_held_out(document_hash(text), 100) for text in texts)
+    assert isinstance(is_held_out(document_hash("lone \ud800"), 1), bool)
+
+
+@pytest.mark.parametrize(
+    "text", ["a b\nc d\n" * 60, "a b " * 120, "x" * 500, "ab\n\n" + "cd\n" * 200]
+)
+@pytest.mark.parametrize("document", ["block", "file"])
+def test_a_very_long_document_is_cut_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, document: Literal["block", "file"]
+) -> None:
+    for module in (corpus, formats):
+        monkeypatch.setattr(module, "MAX_CHARS", 100)
+    (tmp_path / "a.txt").write_text(text)
+    (tmp_path / "b.jsonl").write_text(json.dumps({"text": text}))
+    for name in ("a.txt", "b.jsonl"):
+        pieces = list(read_documents(tmp_path / name, CorpusConfig(document=document)))
+        assert all(len(piece) <= 100 for piece in pieces)
+        assert "".join("".join(pieces).split()) == "".join(text.split())
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "bc ", "中" * 9, "\n", "\n\n", " ", "d" * 40, "  "]), max_size=60
+    ),
+    st.sampled_from([".txt", ".jsonl"]),
+    st.sampled_from(["block", "file"]),
+    st.integers(1, 60),
+)
+@settings(max_examples=500, deadline=None, database=None)
+def test_where_a_long_document_is_cut_depends_on_it_alone(
+    parts: list[str], suffix: str, document: Literal["block", "file"], unit_bytes: int
+) -> None:
+    text = "".join(parts)
+    content = json.dumps({"text": f"x{text}"}) + "\n" if suffix == ".jsonl" else text
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(corpus, "MAX_CHARS", 25),
+        patch.object(formats, "MAX_CHARS", 25),
+    ):
+        path, packed = Path(folder) / f"a{suffix}", Path(folder) / f"b{suffix}.gz"
+        path.write_text(content * 2, "utf-8")
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        config = CorpusConfig(document=document, unit_bytes=unit_bytes)
+        expected = list(read_documents(path, config))
+        assert all(0 < len(d) <= 25 and not d.isspace() for d in expected)
+        for chunk in (1, 7, 30, 1000):
+            with patch.object(blocks, "CHUNK", chunk):
+                assert list(read_documents(path, config)) == expected
+                assert list(read_documents(packed, config)) == expected
+                units = plan_units([path], config)
+                found = [d for unit in units for d in read_unit(unit, config, Problems())]
+                assert found == expected
+
+
+def test_a_long_file_without_blank_lines_does_not_fill_the_memory(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a line of some words that goes on\n" * 400_000)
+    lengths = [len(document) for document in read_documents(path)]
+    assert max(lengths) <= formats.MAX_CHARS < sum(lengths)

@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
 from bertie.data.blocks import PACKED, UTF16, Problems, Source, read_blocks, read_chunks
-from bertie.data.formats import json_fields, read_json_lines, read_plain, read_table, read_whole
+from bertie.data.formats import (
+    MAX_CHARS,
+    cut_long,
+    json_fields,
+    read_json_lines,
+    read_plain,
+    read_table,
+    read_whole,
+)
 from bertie.errors import UserError
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -164,7 +172,7 @@ def read_unit(
     problems: Problems,
     on_bytes: Callable[[int], object] = ignore,
 ) -> Iterator[str]:
-    """The documents of a unit, none of them empty, in bounded memory.
+    """The documents of a unit, none of them empty or longer than `MAX_CHARS`, in bounded memory.
 
     What cannot be read is counted, and added to `problems` at the end; only a file of which nothing
     can be read is an error. `on_bytes` is told how many bytes were read since it was told before.
@@ -172,8 +180,10 @@ def read_unit(
     own, num_found = Problems(), 0
     try:
         for document in _read(unit, config, own, on_bytes):
-            num_found += 1
-            yield document
+            for piece in [document] if len(document) <= MAX_CHARS else cut_long(document):
+                if piece and not piece.isspace():
+                    num_found += 1
+                    yield piece
     finally:  # also if the caller has enough
         problems.merge(own)
     if unit.start == 0 and not num_found:
@@ -255,19 +265,25 @@ def read_batches(
 ) -> Iterator[Batch]:
     """All documents, in batches of about `num_chars`; no batch crosses units."""
     problems = Problems() if problems is None else problems
-    steps: list[int] = []  # bytes read since the last batch
     for unit in (unit for path in files for unit in plan_file(path, config)):
-        documents: list[str] = []
-        size = 0
-        for document in read_unit(unit, config, problems, steps.append):
-            documents.append(document)
-            size += len(document)
-            if size >= num_chars:
-                yield Batch(documents, sum(steps))
-                documents, size = [], 0
-                steps.clear()
-        yield Batch(documents, sum(steps))
-        steps.clear()
+        yield from read_unit_batches(unit, config, problems, num_chars=num_chars)
+
+
+def read_unit_batches(
+    unit: Unit, config: CorpusConfig, problems: Problems, *, num_chars: int = 2_000_000
+) -> Iterator[Batch]:
+    """The documents of a unit, in batches of about `num_chars`."""
+    steps: list[int] = []  # bytes read since the last batch
+    documents: list[str] = []
+    size = 0
+    for document in read_unit(unit, config, problems, steps.append):
+        documents.append(document)
+        size += len(document)
+        if size >= num_chars:
+            yield Batch(documents, sum(steps))
+            documents, size = [], 0
+            steps.clear()
+    yield Batch(documents, sum(steps))
 
 
 def source_hash(path: Path) -> str:
@@ -276,7 +292,11 @@ def source_hash(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-def is_held_out(document: str, percent: int) -> bool:
-    """Whether the document is one of the share to test with; depends on its text alone."""
-    digest = hashlib.sha1(document.encode("utf-8", "replace"), usedforsecurity=False).digest()
-    return int.from_bytes(digest) % 100 < percent
+def document_hash(document: str) -> bytes:
+    """The SHA-1 of a document's text: equal texts are duplicates."""
+    return hashlib.sha1(document.encode("utf-8", "replace"), usedforsecurity=False).digest()
+
+
+def is_held_out(hash: bytes, percent: int) -> bool:
+    """Whether the document with this hash is one of the share to test with."""
+    return int.from_bytes(hash) % 100 < percent

@@ -14,6 +14,7 @@ from bertie.errors import UserError
 
 BLANK_LINES = re.compile(r"\n\s*\n")
 SURROGATE = re.compile("[\ud800-\udfff]")
+MAX_CHARS = 4_000_000  # of a document; longer than any book, short enough for any memory
 MAX_ROW_LINES = 10_000  # a quoted field of a table may span so many; a stray quote no more
 
 NOT_JSON = "not JSON"
@@ -28,6 +29,10 @@ def read_plain(blocks: Iterable[Block], problems: Problems, source: Source) -> I
         # With the end of the line before, blank lines are found at the start, too.
         first, *others = BLANK_LINES.split("\n" + decode_block(block, problems, source))
         parts.append(first[1:])
+        if not others and sum(map(len, parts)) > MAX_CHARS:  # no end in sight
+            *pieces, rest = cut_long("".join(parts).removesuffix("\n"))
+            yield from pieces
+            parts = [f"{rest}\n"]
         for other in others:
             if document := "".join(parts).removesuffix("\n"):
                 yield document
@@ -37,11 +42,37 @@ def read_plain(blocks: Iterable[Block], problems: Problems, source: Source) -> I
 
 
 def read_whole(blocks: Iterable[Block], problems: Problems, source: Source) -> Iterator[str]:
-    """The file as one document."""
-    texts = [decode_block(block, problems, source) for block in blocks]
-    document = "".join(texts).strip("\n")
-    if document and not document.isspace():
-        yield document
+    """The file as one document, or as several if it is very long."""
+    rest, has_begun = "", False
+    for block in blocks:
+        rest += decode_block(block, problems, source)
+        if not has_begun:
+            rest = rest.lstrip("\n")
+            has_begun = bool(rest)
+        if len(rest) > MAX_CHARS:
+            text = rest.rstrip("\n")
+            *pieces, last = cut_long(text)
+            yield from pieces
+            rest = last + rest[len(text) :]
+    yield rest.rstrip("\n")
+
+
+def cut_long(document: str) -> Iterator[str]:
+    """A document in pieces of at most `MAX_CHARS`, cut at ends of lines or spaces if it can be.
+
+    Where a piece ends depends on it alone, so what is known of a document can be cut already.
+    """
+    start = 0
+    while len(document) - start > MAX_CHARS:
+        limit = start + MAX_CHARS
+        end = max(document.rfind("\n", start, limit), start)
+        if end == start:
+            end = max(document.rfind(" ", start, limit), start)
+        if end == start:
+            end = limit
+        yield document[start:end]
+        start = end
+    yield document[start:]
 
 
 class Broken(Exception):

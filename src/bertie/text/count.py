@@ -1,6 +1,7 @@
 """Texts to word counts: streaming, in several processes, in bounded memory, always the same."""
 
 import os
+import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -10,11 +11,13 @@ from bertie.text.files import TokenizerConfig
 from bertie.text.memo import Memo
 from bertie.text.words import Splitter, mark_false_spaces
 
+CAPACITY = 1 << 20  # different words; with all of them, learning peaks at about 1 GB
+
 
 class WordCounts(Counter[str]):
     """How often each word came; the rarest are forgotten when there are more than `capacity`."""
 
-    def __init__(self, capacity: int = 1 << 22) -> None:
+    def __init__(self, capacity: int = CAPACITY) -> None:
         super().__init__()
         self.capacity = capacity
         self.num_forgotten = 0  # occurrences, not words
@@ -54,7 +57,7 @@ def count_words(
     config: TokenizerConfig,
     *,
     workers: int = 1,
-    capacity: int = 1 << 22,
+    capacity: int = CAPACITY,
 ) -> WordCounts:
     """Word counts over batches of texts; the same whatever the number of workers."""
     total = WordCounts(capacity)
@@ -86,6 +89,7 @@ _worker: list[WordCounter] = []  # the counter of this process, if it is a worke
 
 
 def start_worker(config: TokenizerConfig) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     _worker[:] = [WordCounter(config)]
 
 

@@ -1,6 +1,7 @@
 """A tokenizer on disk: `vocab.txt` and `tokenizer_config.json`, as Hugging Face lays them out."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -184,6 +185,15 @@ def write_tokenizer(folder: Path, pieces: Sequence[str], config: TokenizerConfig
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / VOCAB, "".join(f"{piece}\n" for piece in pieces))
     write_text(folder / SETTINGS, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def check_writable(folder: Path) -> None:
+    """Refuses a folder that could not be made or written; better before the work than after it."""
+    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        raise UserError(f"{folder} cannot be written: {nearest} is a file; choose another folder")
+    if not os.access(nearest, os.W_OK):
+        raise UserError(f"{folder} cannot be written: no permission in {nearest}")
 
 
 def write_text(path: Path, text: str) -> None:

@@ -104,6 +104,12 @@ class Tokenizer:
         """Ids of each text."""
         return [self.ids(text).tolist() for text in texts]
 
+    def flat_ids(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of all texts in a row (T,), and how many each has (n,)."""
+        packed = [self._packed(text) for text in texts]
+        lengths = np.fromiter(map(len, packed), np.int64, len(packed)) // ID.itemsize
+        return np.frombuffer(b"".join(packed), ID), lengths
+
     def _packed(self, text: str) -> bytes:
         parts = self._splitter.divide(text)
         packed = [

@@ -1,0 +1,228 @@
+"""The model directory: the one native format, a Hugging Face BERT directory.
+
+config.json, model.safetensors (or shards of it), vocab.txt and tokenizer_config.json; and
+task.json, which says of the head what config.json has no place for. `transformers` opens it too.
+"""
+
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from bertie.checkpoint import hugging_face
+from bertie.checkpoint.card import (
+    TASK,
+    TaskCard,
+    check_card,
+    derive_card,
+    describe_labels,
+    read_card,
+    write_card,
+)
+from bertie.checkpoint.draft import draft_of
+from bertie.checkpoint.json_files import read_json, write_json
+from bertie.checkpoint.weights import read_weights, write_weights
+from bertie.errors import UserError
+from bertie.model.bert import Bert, initialise
+from bertie.model.config import ModelConfig
+from bertie.model.encoder import Pooler
+from bertie.model.heads import HEADS, get_head, make_head
+from bertie.text.files import read_vocab
+
+CONFIG = "config.json"
+TOKENIZER_FILES = (
+    "vocab.txt",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+)
+# What may be replaced when a directory is written again; anything else is somebody's work.
+WRITTEN = re.compile(
+    "|".join(map(re.escape, (CONFIG, TASK, *TOKENIZER_FILES, "model.safetensors.index.json")))
+    + r"|model(-\d{5}-of-\d{5})?\.safetensors"
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Opened:
+    """A model and what is to be known about it."""
+
+    model: Bert
+    card: TaskCard | None = None
+    fresh: tuple[str, ...] = ()  # parts that the directory lacks: new, untrained
+    notes: tuple[str, ...] = ()  # what was odd in the directory, and how it was taken
+
+
+def open_model(
+    directory: Path,
+    *,
+    heads: Sequence[str] | None = None,
+    num_labels: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    generator: torch.Generator | None = None,
+) -> Opened:
+    """The model of a directory, with the heads it has, or with `heads`, new where it lacks them.
+
+    >>> open_model(Path("bert-base"), heads=("sequence",), num_labels=3).fresh
+    ('sequence',)
+    """
+    path = directory / CONFIG
+    if not path.is_file() and (directory / "bert_config.json").is_file():
+        raise UserError(
+            f"{directory} is one of Google's checkpoints; make a model directory of it: "
+            f"bertie import {directory} --out NEW"
+        )
+    values = read_json(path)
+    config = hugging_face.parse_config(values, path)
+    check_vocab(directory, config)
+    card = read_card(directory)
+    declared = hugging_face.declared_heads(values) + ([] if card is None else [card.head])
+    weights = hugging_face.to_ours(read_weights(directory), config, declared, directory)
+    model, fresh = build_model(
+        config, weights, heads=heads, num_labels=num_labels, dtype=dtype, generator=generator
+    )
+    trained = [head for head in model.heads if head not in fresh]
+    notes: list[str] = []
+    if card is None:
+        card = derive_card(values, trained, model.num_labels, notes, path)
+    if card is not None and card.head not in trained:
+        card = None
+    if card is not None:
+        check_card(card, model, directory / TASK)
+    return Opened(model=model.eval(), card=card, fresh=fresh, notes=tuple(notes))
+
+
+def read_config(directory: Path) -> ModelConfig:
+    """The shape of the model in a directory, without its weights."""
+    return hugging_face.parse_config(read_json(directory / CONFIG), directory / CONFIG)
+
+
+def build_model(
+    config: ModelConfig,
+    weights: Mapping[str, Tensor],
+    *,
+    heads: Sequence[str] | None = None,
+    num_labels: int | None = None,
+    dtype: torch.dtype = torch.float32,
+    generator: torch.Generator | None = None,
+) -> tuple[Bert, tuple[str, ...]]:
+    """A model around weights by our names, which are not copied; and the parts of it that are new.
+
+    Without `heads`, those that have weights; a head with another number of labels is new.
+    """
+    stored = {name.split(".")[0] for name in weights}
+    heads = [head for head in HEADS if head in stored] if heads is None else heads
+    labelled = [head for head in heads if get_head(head).num_outputs == "labels"]
+    labels_of = {h: len(weights[f"{h}.classifier.bias"]) for h in labelled if h in stored}
+    if num_labels is None:
+        num_labels = next(iter(labels_of.values()), None)
+    if num_labels is None and labelled:
+        raise UserError(f"the head {labelled[0]} would be new; say how many labels it has")
+    num_labels = 2 if num_labels is None else num_labels  # 2: then no head asks for it
+    with torch.device("meta"):
+        model = Bert(config, heads, num_labels=num_labels, has_pooler="pooler" in stored)
+    parts = ["pooler", *heads] if model.pooler is not None else list(heads)
+    fresh = [p for p in parts if p not in stored or labels_of.get(p, num_labels) != num_labels]
+    for part in fresh:
+        new = Pooler(config) if part == "pooler" else make_head(part, config, num_labels)
+        initialise(new, config.init_std, generator)
+        model.set_submodule(part, new)
+    _assign(model, weights, {"embeddings", "layers", *parts} - set(fresh), dtype)
+    return model.to(dtype), tuple(fresh)
+
+
+def _assign(
+    model: nn.Module, weights: Mapping[str, Tensor], parts: set[str], dtype: torch.dtype
+) -> None:
+    """Makes the weights the parameters of those parts; each must be there in the right shape."""
+    for name, parameter in list(model.named_parameters()):
+        if name.split(".")[0] not in parts:
+            continue
+        if name not in weights or weights[name].shape != parameter.shape:
+            found = tuple(weights[name].shape) if name in weights else "not there"
+            raise UserError(
+                f"{name} is {found}, the config asks for {tuple(parameter.shape)}; "
+                "the weights and the config do not belong together"
+            )
+        owner, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, nn.Parameter(weights[name].to(dtype)))
+
+
+def save_model(
+    model: Bert,
+    directory: Path,
+    *,
+    card: TaskCard | None = None,
+    tokenizer_from: Path | None = None,
+    shard_bytes: int = 5_000_000_000,
+) -> None:
+    """Writes a model directory, whole or not at all; an older one of that name is replaced."""
+    if directory.exists():
+        check_replaceable(directory)
+    if tokenizer_from is not None:
+        check_vocab(tokenizer_from, model.config)
+    if card is not None:
+        check_card(card, model, directory / TASK)
+    weights = hugging_face.from_ours(model)
+    dtype = next(iter(weights.values())).dtype
+    values = hugging_face.make_config(model, dtype) | describe_labels(model, card)
+    with draft_of(directory) as draft:
+        write_weights(draft, weights, shard_bytes)
+        write_json(draft / CONFIG, values)
+        if card is not None:
+            write_card(draft, card)
+        for name in TOKENIZER_FILES:
+            if tokenizer_from is not None and (tokenizer_from / name).is_file():
+                shutil.copyfile(tokenizer_from / name, draft / name)
+        for path in draft.iterdir():  # safetensors lets only the owner read
+            shutil.copymode(draft / CONFIG, path)
+
+
+def check_replaceable(directory: Path) -> None:
+    """A directory is written over only if all in it was written by us."""
+    if not directory.is_dir():
+        raise UserError(f"{directory} is a file; a model directory cannot be written there")
+    if strange := sorted(p.name for p in directory.iterdir() if not WRITTEN.fullmatch(p.name)):
+        raise UserError(
+            f"{directory} holds {strange[0]}, which is no part of a model directory; "
+            "write to another folder"
+        )
+
+
+# --- vocabulary ---
+
+
+def check_vocab(directory: Path, config: ModelConfig) -> None:
+    """A vocabulary beside the weights must have a piece for each row of the embedding."""
+    for path, count in _count_pieces(directory):
+        if count == config.vocab_size:
+            continue
+        advice = (
+            f"append {config.vocab_size - count} lines such as [unused1]"
+            if count < config.vocab_size and path.name == "vocab.txt"
+            else "take the vocabulary that the model was trained with"
+        )
+        raise UserError(
+            f"{path} has {count} pieces, the embedding has {config.vocab_size} rows; {advice}"
+        )
+
+
+def _count_pieces(directory: Path) -> list[tuple[Path, int]]:
+    counts = []
+    if (directory / "vocab.txt").is_file():
+        counts.append((directory / "vocab.txt", len(read_vocab(directory / "vocab.txt"))))
+    whole = directory / "tokenizer.json"
+    if whole.is_file():
+        values = read_json(whole)
+        try:
+            ids = {*values["model"]["vocab"].values(), *(t["id"] for t in values["added_tokens"])}
+        except (KeyError, TypeError, AttributeError):
+            raise UserError(
+                f"{whole} is not a BERT tokenizer: it has no table model.vocab"
+            ) from None
+        counts.append((whole, len(ids)))
+    return counts

@@ -1,0 +1,263 @@
+"""A global step in numpy: which instances, which rank and micro-batch each goes to, and its masks.
+
+`Steps.make(k)` depends on nothing but the store, the settings, k, the rank and the number of ranks.
+"""
+
+# B instances of a global step   T tokens in a row   N sequences   M predicted tokens
+
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from bertie.data.assemble import Assembler, find_seconds
+from bertie.data.chance import Ints
+from bertie.data.epochs import Epochs
+from bertie.data.instances import InstanceConfig, row_lengths
+from bertie.data.masking import MaskConfig, count_predicted, find_budgets, mask
+from bertie.data.store import Store
+from bertie.errors import UserError
+
+TERMS = {"nsp": "nsp", "sentences": "nsp", "sop": "sop"}  # kind -> the loss of its pairs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoaderConfig:
+    """How instances become steps and micro-batches."""
+
+    batch_size: int = 256  # instances of a global step, over all ranks
+    micro_tokens: int = 16_384  # most tokens of a micro-batch
+    seed: int = 0
+    num_workers: int = 0  # processes that work ahead; 0: none, steps are made when asked for
+    prefetch: int = 2  # steps each worker is ahead
+    fill: bool = False  # micro-batches are filled up to fixed shapes by a tail that is ignored
+    max_sequences: int | None = None  # of a filled micro-batch; none: for lengths of 80% on average
+    max_predicted: int | None = None  # of a filled micro-batch; none: what the mask rate gives
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "micro_tokens", "prefetch", "max_sequences", "max_predicted"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"{name} is at least 1; found {value}")
+        if self.num_workers < 0:
+            raise UserError(f"num_workers is at least 0; found {self.num_workers}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataConfig:
+    """From a store to batches."""
+
+    instances: InstanceConfig = field(default_factory=InstanceConfig)
+    masking: MaskConfig = field(default_factory=MaskConfig)
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
+
+
+class Shape(NamedTuple):
+    """Most tokens, sequences and predicted tokens of a filled micro-batch."""
+
+    num_tokens: int
+    num_sequences: int
+    num_predicted: int
+
+
+class Part(NamedTuple):
+    """A micro-batch in few bytes; the loader makes a Batch of it."""
+
+    ids: np.ndarray  # (T,)
+    bounds: Ints  # (N + 1,)
+    seconds: Ints  # (N,) position at which segment 1 begins
+    predicted: Ints  # (M,)
+    labels: np.ndarray  # (M,)
+    pair_labels: np.ndarray  # (N,) int8; -1: none
+
+
+class StepParts(NamedTuple):
+    """One rank's part of a global step, and the counts of the whole of it."""
+
+    number: int
+    epoch: int  # of its first instance
+    parts: list[Part]
+    num_targets: dict[str, int]  # of all ranks: mlm, and nsp or sop
+    num_tokens: int  # of all ranks
+
+
+def find_shape(config: DataConfig) -> Shape | None:
+    """The fixed shape of micro-batches, if they have one."""
+    loader, max_length = config.loader, config.instances.max_length
+    if not loader.fill:
+        return None
+    num_tokens = loader.micro_tokens
+    # The tail counts as sequences too.
+    num_sequences = loader.max_sequences or -(-5 * num_tokens // (4 * max_length)) + 2
+    num_predicted = loader.max_predicted or int(
+        config.masking.rate * num_tokens + num_sequences / 2
+    )
+    return Shape(num_tokens, num_sequences, num_predicted)
+
+
+def fit_micro_tokens(
+    config: DataConfig, mean_length: float, *, world_size: int, at_most: int
+) -> int:
+    """The micro_tokens, at most what memory allows, whose tails are short: about 3% of all tokens.
+
+    The tokens of a step vary by a percent or two, so 3% more than the mean is nearly always enough.
+    """
+    share = 1.03 * mean_length * config.loader.batch_size / world_size
+    return max(math.ceil(share / math.ceil(share / at_most)), 2 * config.instances.max_length)
+
+
+def check_fit(config: DataConfig, world_size: int) -> None:
+    """Refuses settings under which some step could not be shared out."""
+    loader, max_length = config.loader, config.instances.max_length
+    if loader.batch_size < world_size:
+        raise UserError(
+            f"batch_size {loader.batch_size} is less than the number of ranks, {world_size}"
+        )
+    least = 1 if loader.batch_size % world_size == 0 else 2  # instances a micro-batch must take
+    if loader.micro_tokens < least * max_length:
+        reason = f", as {world_size} ranks cannot share {loader.batch_size} evenly"
+        raise UserError(
+            f"micro_tokens must be at least {least} x max_length = {least * max_length}"
+            f"{reason if least > 1 else ''}; found {loader.micro_tokens}"
+        )
+    shape = find_shape(config)
+    if shape is None:
+        return
+    budget = int(find_budgets(np.array([max_length]), config.masking)[0])
+    for name, found, needed in (
+        ("max_sequences", shape.num_sequences, least + -(-shape.num_tokens // max_length)),
+        ("max_predicted", shape.num_predicted, least * budget),
+    ):
+        if found < needed:
+            raise UserError(f"{name} must be at least {needed} for these settings; found {found}")
+
+
+class Steps:
+    """Makes any step of a run."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: DataConfig,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        processes: int | None = None,
+    ) -> None:
+        check_fit(config, world_size)
+        self.store, self.config = store, config
+        self.rank, self.world_size = rank, world_size
+        self.shape = find_shape(config)
+        self.epochs = Epochs(
+            store,
+            config.instances,
+            seed=config.loader.seed,
+            static_copies=config.masking.static_copies,
+            processes=processes,
+        )
+        self.assembler = Assembler(store, reads_words=config.masking.unit != "token")
+
+    def make(self, number: int) -> StepParts:
+        """Step `number` of the run, counted from 0."""
+        masking, size = self.config.masking, self.config.loader.batch_size
+        drawn = self.epochs.draw(number * size, (number + 1) * size)
+        lengths = row_lengths(drawn.rows)  # (B,)
+        share, micro = self._share_out(lengths)
+        own = np.flatnonzero(share == self.rank)
+        # A rank's instances lie in the order of its micro-batches, the longest first in each.
+        own = own[np.lexsort((-lengths[own], micro[own]))]
+        rows = drawn.rows[own]
+        sequences = self.assembler.assemble(rows, drawn.keys[own])
+        masked = mask(sequences, masking, self.assembler.vocabulary)
+        num_predicted = len(masked.predicted)
+        if self.world_size > 1:
+            others = np.flatnonzero(share != self.rank)
+            rest = self.assembler.assemble(drawn.rows[others], drawn.keys[others])
+            num_predicted += count_predicted(rest, masking, self.assembler.vocabulary)
+        num_targets = {"mlm": num_predicted}
+        if self.config.instances.kind in TERMS:
+            num_pairs = int((drawn.rows["label"] >= 0).sum())
+            num_targets[TERMS[self.config.instances.kind]] = num_pairs
+        whole = Part(
+            masked.ids,
+            sequences.bounds,
+            find_seconds(rows),
+            masked.predicted,
+            masked.labels,
+            rows["label"],
+        )
+        parts = divide(whole, np.bincount(micro[own]))
+        return StepParts(number, drawn.epoch, parts, num_targets, int(lengths.sum()))
+
+    def _share_out(self, lengths: Ints) -> tuple[Ints, Ints]:
+        budgets = find_budgets(lengths, self.config.masking)
+        return share_out(
+            lengths,
+            budgets,
+            world_size=self.world_size,
+            micro_tokens=self.config.loader.micro_tokens,
+            max_length=self.config.instances.max_length,
+            shape=self.shape,
+        )
+
+
+def share_out(
+    lengths: Ints,
+    budgets: Ints,
+    *,
+    world_size: int,
+    micro_tokens: int,
+    max_length: int,
+    shape: Shape | None,
+) -> tuple[Ints, Ints]:
+    """(B,), (B,) -> the rank and the micro-batch of each instance, (B,) each.
+
+    Every rank has the same number of micro-batches, the smallest that keeps all limits; all are of
+    about the same length and none is empty.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    place = np.arange(len(lengths))
+    rank, place_in_rank = deal(place, world_size), place // world_size
+    least = -(-int(np.bincount(rank, lengths[order]).max()) // micro_tokens)
+    for count in range(least, len(lengths) // world_size + 1):
+        micro = deal(place_in_rank, count)
+        bins, size = rank * count + micro, world_size * count
+        num_tokens = np.bincount(bins, lengths[order], size)
+        ok = (num_tokens <= micro_tokens).all()
+        if shape is not None:
+            num_tail = np.ceil((shape.num_tokens - num_tokens) / max_length)
+            ok &= (np.bincount(bins, minlength=size) + num_tail <= shape.num_sequences).all()
+            ok &= (np.bincount(bins, budgets[order], size) <= shape.num_predicted).all()
+        if ok:
+            back = np.argsort(order)
+            return rank[back], micro[back]
+    raise AssertionError("check_fit let settings pass that do not fit")
+
+
+def deal(places: Ints, num_hands: int) -> Ints:
+    """Deals sorted things to and fro, so that the hands weigh about the same.
+
+    >>> deal(np.arange(7), 3)
+    array([0, 1, 2, 2, 1, 0, 0])
+    """
+    turn = places % (2 * num_hands)
+    return np.where(turn < num_hands, turn, 2 * num_hands - 1 - turn)
+
+
+def divide(whole: Part, counts: Ints) -> list[Part]:
+    """Cuts a rank's share into micro-batches of `counts` sequences each."""
+    ends = np.concatenate([[0], np.cumsum(counts)])  # in sequences
+    places = whole.bounds[ends]  # in tokens
+    predicted = np.searchsorted(whole.predicted, places)
+    return [
+        Part(
+            whole.ids[places[n] : places[n + 1]],
+            whole.bounds[ends[n] : ends[n + 1] + 1] - places[n],
+            whole.seconds[ends[n] : ends[n + 1]],
+            whole.predicted[predicted[n] : predicted[n + 1]] - places[n],
+            whole.labels[predicted[n] : predicted[n + 1]],
+            whole.pair_labels[ends[n] : ends[n + 1]],
+        )
+        for n in range(len(counts))
+    ]

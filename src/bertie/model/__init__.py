@@ -1,0 +1,1 @@
+"""Ids to tensors; knows no files, no text, no loss."""

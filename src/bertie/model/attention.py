@@ -1,0 +1,64 @@
+"""Self-attention over sequences that lie in a row: the one place that knows where each ends."""
+
+# T tokens of all sequences in a row   N sequences   W the longest, or more   H heads   K head size
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def attend(qkv: Tensor, bounds: Tensor, longest: int, dropout: float = 0.0) -> Tensor:
+    """Each token's mix of the values of its own sequence, which is rows bounds[n] .. bounds[n + 1].
+
+    `longest` is at least the length of the longest sequence. Empty sequences are allowed.
+    (T, 3, H, K), (N + 1,) -> (T, H, K)
+    """
+    # Lengths as Python numbers would stop a GPU and break a compiled graph; on a CPU they spare
+    # all padding. One core, 12 heads, 32 sequences of 5 .. 128: 14 ms against 39 padded, and with
+    # dropout and backward 70 against 192. Sorting the rows into larger groups gained nothing.
+    if qkv.is_cuda or torch.compiler.is_compiling():
+        return attend_padded(qkv, bounds, longest, dropout)
+    return attend_runs(qkv, bounds, longest, dropout)
+
+
+def attend_runs(qkv: Tensor, bounds: Tensor, longest: int, dropout: float) -> Tensor:
+    """Neighbours of equal length are computed together, without padding and without moving a row.
+
+    (T, 3, H, K), (N + 1,) -> (T, H, K)
+    """
+    runs: list[list[int]] = []  # [length of each sequence, how many]
+    for length in bounds.diff().tolist():
+        assert length <= longest, f"a sequence of {length} tokens, longest was given as {longest}"
+        if runs and runs[-1][0] == length:
+            runs[-1][1] += 1
+        else:
+            runs.append([length, 1])
+    mixed = []
+    for part, (length, count) in zip(
+        qkv.split([length * count for length, count in runs]), runs, strict=True
+    ):
+        query, key, value = part.unflatten(0, (count, length)).permute(2, 0, 3, 1, 4)
+        one = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        mixed.append(one.transpose(1, 2).flatten(0, 1))  # (count * length, H, K)
+    return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
+def attend_padded(qkv: Tensor, bounds: Tensor, longest: int, dropout: float) -> Tensor:
+    """Every sequence is filled up to `longest`; all shapes are known without reading `bounds`.
+
+    (T, 3, H, K), (N + 1,) -> (T, H, K)
+    """
+    num_tokens, num_sequences = qkv.shape[0], bounds.shape[0] - 1
+    rows = torch.arange(num_tokens, device=qkv.device)  # (T,)
+    columns = torch.arange(longest, device=qkv.device)  # (W,)
+    sequence = torch.bucketize(rows, bounds[1:], right=True)  # (T,) which one a row belongs to
+    slots = sequence * longest + rows - bounds[sequence]  # (T,) where it goes
+    # Column 0 counts always: not every kernel knows an answer where all keys are masked, which is
+    # so in an empty sequence, and a NaN there would spread in the backward pass.
+    is_key = (columns < bounds.diff().unsqueeze(1)) | (columns == 0)  # (N, W)
+    padded = qkv.new_zeros(num_sequences * longest, *qkv.shape[1:]).index_copy(0, slots, qkv)
+    query, key, value = padded.unflatten(0, (num_sequences, longest)).permute(2, 0, 3, 1, 4)
+    mixed = F.scaled_dot_product_attention(  # (N, H, W, K)
+        query, key, value, attn_mask=is_key[:, None, None], dropout_p=dropout
+    )
+    return mixed.transpose(1, 2).flatten(0, 1).index_select(0, slots)

@@ -1,0 +1,144 @@
+"""The whole model: encoder, pooler where it is needed, and the heads that were asked for.
+
+The names of the parameters are those of the attributes, without a prefix:
+`embeddings.token.weight`, `layers.0.attention.qkv.weight`, `pooler.dense.weight`, `masked_lm.bias`,
+`sequence.classifier.weight`.
+"""
+
+# T tokens of all sequences in a row   N sequences   M predicted tokens   D hidden size
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from bertie.errors import UserError
+from bertie.model.config import ModelConfig
+from bertie.model.encoder import Embeddings, Layer, Pooler
+from bertie.model.heads import get_head, make_head
+
+
+class Packed(NamedTuple):
+    """Sequences in a row, without padding: what a model reads. `model(*packed)`"""
+
+    ids: Tensor  # (T,)
+    segments: Tensor  # (T,)
+    positions: Tensor  # (T,) counted from 0 in each sequence
+    bounds: Tensor  # (N + 1,) sequence n is rows bounds[n] .. bounds[n + 1]
+    longest: int  # no sequence is longer; a fixed number keeps shapes fixed on a GPU
+
+
+def pack(sequences: Sequence[Tensor], segments: Sequence[Tensor] | None = None) -> Packed:
+    """Puts sequences of ids in a row; without `segments`, all tokens are of segment 0.
+
+    Order is free; on a CPU, sequences of equal length are faster side by side.
+    """
+    lengths = [len(sequence) for sequence in sequences]
+    ids = torch.cat(list(sequences))
+    return Packed(
+        ids,
+        torch.zeros_like(ids) if segments is None else torch.cat(list(segments)),
+        torch.cat([torch.arange(length, device=ids.device) for length in lengths]),
+        torch.tensor([0, *lengths], device=ids.device).cumsum(0),
+        max(lengths),
+    )
+
+
+class Bert(nn.Module):
+    """BERT with any of the heads; those that were not asked for are not there."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        heads: Sequence[str] = (),
+        *,
+        num_labels: int = 2,
+        has_pooler: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if len(set(heads)) != len(heads):
+            raise UserError(f"a head can be there once; found {', '.join(heads)}")
+        self.config = config
+        self.heads = tuple(heads)
+        self.num_labels = num_labels
+        reads_pooled = any(get_head(name).reads == "pooled" for name in heads)
+        self.embeddings = Embeddings(config)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.pooler = Pooler(config) if has_pooler or reads_pooled else None
+        for name in heads:
+            self.add_module(name, make_head(name, config, num_labels))
+        initialise(self, config.init_std, generator)
+
+    def encode(
+        self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
+    ) -> Tensor:  # (T,), (T,), (T,), (N + 1,) -> (T, D)
+        """The last layer's rows, one per token."""
+        self._check_length(longest)
+        hidden: Tensor = self.embeddings(ids, segments, positions)
+        for layer in self.layers:
+            hidden = layer(hidden, bounds, longest)
+        return hidden
+
+    def states(
+        self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
+    ) -> list[Tensor]:  # (T,), (T,), (T,), (N + 1,) -> num_layers + 1 times (T, D)
+        """The embeddings and every layer's rows; the last is what `encode` gives."""
+        self._check_length(longest)
+        states: list[Tensor] = [self.embeddings(ids, segments, positions)]
+        for layer in self.layers:
+            states.append(layer(states[-1], bounds, longest))
+        return states
+
+    def _check_length(self, longest: int) -> None:
+        if longest > self.config.max_positions:
+            raise UserError(
+                f"a sequence of {longest} tokens; the model has {self.config.max_positions} "
+                "positions: cut it, or divide it into windows"
+            )
+
+    def pool(self, hidden: Tensor, bounds: Tensor) -> Tensor:  # (T, D), (N + 1,) -> (N, D)
+        if self.pooler is None:
+            raise UserError("this model has no pooler; build or open it with has_pooler=True")
+        pooled: Tensor = self.pooler(hidden, bounds)
+        return pooled
+
+    def forward(
+        self,
+        ids: Tensor,
+        segments: Tensor,
+        positions: Tensor,
+        bounds: Tensor,
+        longest: int,
+        *,
+        predicted: Tensor | None = None,
+    ) -> tuple[Tensor, ...]:
+        """The logits of each head, in the order of `heads`.
+
+        masked_lm (M, vocabulary) at the rows `predicted` (M,), or at all where none are given;
+        next_sentence (N, 2), sequence (N, C), choice (N, 1); token (T, C), span (T, 2).
+        """
+        hidden = self.encode(ids, segments, positions, bounds, longest)  # (T, D)
+        pooled = None if self.pooler is None else self.pooler(hidden, bounds)  # (N, D)
+        logits = []
+        for name in self.heads:
+            head, reads = self.get_submodule(name), get_head(name).reads
+            if reads == "predicted":
+                rows = hidden if predicted is None else hidden[predicted]  # (M, D)
+                logits.append(head(rows, self.embeddings.token.weight))
+            else:
+                logits.append(head(pooled if reads == "pooled" else hidden))
+        return tuple(logits)
+
+
+@torch.no_grad()
+def initialise(module: nn.Module, std: float, generator: torch.Generator | None = None) -> None:
+    """Matrices from a normal distribution cut at two deviations; biases 0, norms 1."""
+    for part in module.modules():
+        if any(parameter.is_meta for parameter in part.parameters(recurse=False)):
+            continue  # a shape without values
+        if isinstance(part, nn.Linear | nn.Embedding):
+            nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
+        if isinstance(part, nn.Linear):
+            nn.init.zeros_(part.bias)

@@ -1,0 +1,114 @@
+"""The encoder of BERT: embeddings, layers, pooler. Rows are tokens of all sequences, no padding."""
+
+# T tokens of all sequences in a row   N sequences   D hidden size   H heads   K head size (D = H*K)
+# U feed-forward size
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bertie.model.attention import attend
+from bertie.model.config import ModelConfig
+
+APPROXIMATE = {"erf": "none", "tanh": "tanh"}  # ours -> torch's
+
+
+class Gelu(nn.Module):
+    """x times the share of a normal distribution that lies below x."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.approximate = APPROXIMATE[config.gelu]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x, approximate=self.approximate)
+
+
+def layer_norm(config: ModelConfig) -> nn.LayerNorm:
+    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+
+
+def embedding(num_rows: int, num_columns: int) -> nn.Embedding:
+    """Without torch's own initial values, which cost a second of imports where none are wanted."""
+    values = torch.empty(num_rows, num_columns)
+    made: nn.Embedding = nn.Embedding.from_pretrained(values, freeze=False)
+    return made
+
+
+class Embeddings(nn.Module):
+    """A row per token: its piece, its segment and its position, summed and normed."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.token = embedding(config.vocab_size, config.hidden_size)
+        self.segment = embedding(config.num_segments, config.hidden_size)
+        self.position = embedding(config.max_positions, config.hidden_size)
+        self.norm = layer_norm(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, ids: Tensor, segments: Tensor, positions: Tensor) -> Tensor:  # 3 (T,)
+        summed = self.token(ids) + self.segment(segments) + self.position(positions)  # (T, D)
+        dropped: Tensor = self.dropout(self.norm(summed))
+        return dropped
+
+
+class SelfAttention(nn.Module):
+    """Each token looks at all tokens of its sequence, on both sides."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_heads = config.num_heads
+        self.dropout = config.attention_dropout
+        self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
+        self.out = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, x: Tensor, bounds: Tensor, longest: int) -> Tensor:  # (T, D) -> (T, D)
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (T, 3, H, K)
+        mixed = attend(qkv, bounds, longest, self.dropout if self.training else 0.0)  # (T, H, K)
+        out: Tensor = self.out(mixed.flatten(1))  # (T, D)
+        return out
+
+
+class FeedForward(nn.Module):
+    """Each token for itself, through a wider layer and back."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.hidden_size, config.ffn_size)
+        self.gelu = Gelu(config)
+        self.down = nn.Linear(config.ffn_size, config.hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:  # (T, D) -> (T, D)
+        down: Tensor = self.down(self.gelu(self.up(x)))  # through (T, U)
+        return down
+
+
+class Layer(nn.Module):
+    """Attention, then feed-forward; each is added to its input and normed after (post-LN)."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.attention_norm = layer_norm(config)
+        self.ffn = FeedForward(config)
+        self.ffn_norm = layer_norm(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, bounds: Tensor, longest: int) -> Tensor:  # (T, D) -> (T, D)
+        x = self.attention_norm(x + self.dropout(self.attention(x, bounds, longest)))
+        y: Tensor = self.ffn_norm(x + self.dropout(self.ffn(x)))
+        return y
+
+
+class Pooler(nn.Module):
+    """One row per sequence, from its first token, [CLS]."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, hidden: Tensor, bounds: Tensor) -> Tensor:  # (T, D), (N + 1,) -> (N, D)
+        # An empty sequence at the end, there to keep N fixed, starts one row behind the last.
+        first = bounds[:-1].clamp(max=hidden.shape[0] - 1)  # (N,)
+        pooled: Tensor = self.dense(hidden[first]).tanh()
+        return pooled

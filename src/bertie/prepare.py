@@ -1,0 +1,232 @@
+"""From text to a token store: wiring of corpus, sentences, tokenizer, parts and store.
+
+Work goes on in `STORE.draft`; a run that was killed goes on where it was, and the store appears by
+a rename when all is done.
+"""
+
+import json
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, field
+from multiprocessing import active_children, get_context
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Any
+
+from bertie.data.blocks import Problems
+from bertie.data.corpus import (
+    CorpusConfig,
+    Unit,
+    find_files,
+    plan_units,
+    read_unit_batches,
+    source_hash,
+)
+from bertie.data.parts import (
+    Encoder,
+    PartConfig,
+    PartWriter,
+    choose,
+    is_done,
+    join,
+    read_summary,
+    read_table,
+)
+from bertie.data.store import TOKENIZER, Manifest, StoreWriter
+from bertie.errors import UserError
+from bertie.text.files import check_writable, write_text
+from bertie.text.tokenizer import Tokenizer
+
+HELD_OUT = "held_out"  # the folder of the store of held-out documents, inside the store
+PLAN, STORE = "plan.json", "store"  # inside the draft
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PrepareRecipe:
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    prepare: PartConfig = field(default_factory=PartConfig)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prepared:
+    """What `prepare` made."""
+
+    train: Manifest
+    held_out: Manifest | None
+    problems: Problems  # what could not be read
+
+
+def prepare(
+    paths: Sequence[Path],
+    vocab: Path,
+    out: Path,
+    recipe: PrepareRecipe,
+    *,
+    workers: int,
+    on_progress: Progress = lambda what, done, total: None,
+) -> Prepared:
+    """Makes the token store `out` of all text below `paths`."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists; choose another --out, or remove it")
+    check_writable(out)
+    tokenizer = Tokenizer.load(vocab)
+    files = find_files(paths)
+    units = plan_units(files, recipe.corpus)
+    draft = out.with_name(f"{out.name}.draft")
+    sources = {str(path): source_hash(path) for path in files}
+    take_up(draft, plan(sources, units, tokenizer, recipe))
+    tokenizer.save(draft / TOKENIZER)
+    stems = [draft / f"part-{number:06}" for number in range(len(units))]
+    encode_all(draft, units, stems, recipe, workers, on_progress)
+    prepared = join_all(draft, stems, tokenizer, recipe, sources, on_progress)
+    (draft / STORE).replace(out)
+    shutil.rmtree(draft)
+    return prepared
+
+
+def plan(
+    sources: dict[str, str], units: Sequence[Unit], tokenizer: Tokenizer, recipe: PrepareRecipe
+) -> dict[str, Any]:
+    """All that decides what the parts hold; a draft with another plan is not taken up."""
+    return {
+        "sources": sources,
+        "units": [[str(unit.path), unit.start, unit.end] for unit in units],
+        "tokenizer": tokenizer.fingerprint,
+        "settings": asdict(recipe),
+    }
+
+
+def take_up(draft: Path, wanted: dict[str, Any]) -> None:
+    """Begins a draft, or goes on with one that has the same plan."""
+    path = draft / PLAN
+    if not path.is_file():
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        write_text(path, json.dumps(wanted))
+        return
+    found = json.loads(path.read_text(encoding="utf-8"))
+    changed = [name for name in wanted if found.get(name) != json.loads(json.dumps(wanted[name]))]
+    if changed:
+        raise UserError(
+            f"{draft} is the unfinished work of another run: its {' and '.join(changed)} differ; "
+            "remove it to begin anew, or choose another --out"
+        )
+
+
+def encode_all(
+    draft: Path,
+    units: Sequence[Unit],
+    stems: Sequence[Path],
+    recipe: PrepareRecipe,
+    workers: int,
+    on_progress: Progress,
+) -> None:
+    """Makes the parts that are not there yet, in several processes."""
+    total = sum(unit.end - unit.start for unit in units)
+    waiting = [(u, s) for u, s in zip(units, stems, strict=True) if not is_done(s)]
+    done = total - sum(unit.end - unit.start for unit, _ in waiting)
+    if workers <= 1:
+        worker = Worker(draft, recipe)
+        for unit, stem in waiting:
+            for num_bytes in worker.run(unit, stem):
+                done += num_bytes
+                on_progress("encoding text", done, total)
+        return
+    context = get_context("spawn")  # a caller may have threads
+    read: Synchronized[int] = context.Value("q", 0)
+    with ProcessPoolExecutor(workers, context, start_worker, (draft, recipe, read)) as pool:
+        futures: set[Future[None]] = {pool.submit(run_in_worker, *job) for job in waiting}
+        try:
+            while futures:
+                finished, futures = wait(futures, timeout=0.2, return_when=FIRST_COMPLETED)
+                for future in finished:
+                    future.result()
+                on_progress("encoding text", done + read.value, total)
+        except BrokenProcessPool:
+            raise UserError(
+                "a worker process died, perhaps for want of memory; run the same command again "
+                "to go on, with fewer --workers"
+            ) from None
+        except BaseException:  # an interrupt, say: what is not done is done next time
+            for process in active_children():
+                process.terminate()
+            raise
+
+
+class Worker:
+    """Encodes units with one tokenizer."""
+
+    def __init__(self, draft: Path, recipe: PrepareRecipe) -> None:
+        self.recipe = recipe
+        self.encoder = Encoder(Tokenizer.load(draft / TOKENIZER), recipe.prepare.segmenter)
+
+    def run(self, unit: Unit, stem: Path) -> Iterator[int]:
+        """Writes the part of a unit; yields how many bytes were read since the last time."""
+        problems = Problems()
+        with PartWriter(stem, self.encoder) as writer:
+            for documents, num_bytes in read_unit_batches(unit, self.recipe.corpus, problems):
+                writer.add(documents)
+                yield num_bytes
+            writer.finish(problems)
+
+
+_worker: list[tuple[Worker, "Synchronized[int]"]] = []  # of this process, if it is a worker
+
+
+def start_worker(draft: Path, recipe: PrepareRecipe, read: "Synchronized[int]") -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    _worker[:] = [(Worker(draft, recipe), read)]
+
+
+def run_in_worker(unit: Unit, stem: Path) -> None:
+    worker, read = _worker[0]
+    for num_bytes in worker.run(unit, stem):
+        with read.get_lock():
+            read.value += num_bytes
+
+
+def join_all(
+    draft: Path,
+    stems: Sequence[Path],
+    tokenizer: Tokenizer,
+    recipe: PrepareRecipe,
+    sources: dict[str, str],
+    on_progress: Progress,
+) -> Prepared:
+    """Joins the parts into the store, and the held-out documents into a store inside it."""
+    summary, problems = Counter[str](), Problems()
+    for counts, found in map(read_summary, stems):
+        summary += counts
+        problems.merge(found)
+    tables = [read_table(stem) for stem in stems]
+    choice = choose(tables, recipe.prepare, recipe.corpus.held_out_percent)
+    if not choice.is_train.any():
+        figures = ", ".join(f"{name} {n}" for name, n in (summary | choice.counts).items())
+        raise UserError(
+            f"no document to train with was left of {len(sources)} files: {figures}; lower "
+            "prepare.min_tokens or corpus.held_out_percent if they took all"
+        )
+    shutil.rmtree(draft / STORE, ignore_errors=True)
+    manifests = []
+    for folder, is_wanted in (
+        (draft / STORE, choice.is_train),
+        (draft / STORE / HELD_OUT, choice.is_held_out),
+    ):
+        if not is_wanted.any():
+            continue
+        with StoreWriter(folder, tokenizer) as writer:
+            join(stems, tables, is_wanted, writer, lambda d, t: on_progress("joining", d, t))
+            manifests.append(
+                writer.finish(
+                    settings=asdict(recipe),
+                    sources=sources,
+                    statistics=dict(sorted((summary | choice.counts).items())),
+                )
+            )
+    held_out = manifests[1] if len(manifests) > 1 else None
+    return Prepared(train=manifests[0], held_out=held_out, problems=problems)

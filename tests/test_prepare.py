@@ -1,0 +1,241 @@
+"""From text to a store: the same bytes whatever the workers, whatever was killed on the way."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertie.config import read_recipe
+from bertie.data.store import Store, open_store
+from bertie.errors import UserError
+from bertie.info import describe
+from bertie.prepare import PrepareRecipe, prepare
+from bertie.text.tokenizer import Tokenizer
+from tests.text.reference import SPECIALS
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?中文字词语"
+
+
+@pytest.fixture(scope="module")
+def vocab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vocab")
+    pieces = [*SPECIALS, *LETTERS, *(f"##{c}" for c in LETTERS[:36]), "the", "word"]
+    Tokenizer(pieces).save(folder)
+    return folder
+
+
+def awkward_texts(num_documents: int = 300) -> list[str]:
+    noise = random.Random(3)
+    texts = []
+    for number in range(num_documents):
+        sentences = [
+            " ".join(
+                noise.choices(["the", "word", f"w{number}", "xyz", "q"], k=noise.randint(1, 9))
+            )
+            for _ in range(noise.choice([1, 1, 2, 5, 30]))
+        ]
+        texts.append(". ".join(s.capitalize() for s in sentences) + ".")
+    return [*texts, "", " \0 ", texts[5], texts[5], "one", "中文词语。中文字！", "the " * 5000]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    texts = awkward_texts()
+    for part in range(4):
+        lines = [json.dumps({"text": text}) + "\n" for text in texts[part::4]]
+        (folder / f"{part}.jsonl").write_text("".join(lines), encoding="utf-8")
+    return folder
+
+
+def recipe(*sets: str) -> PrepareRecipe:
+    return read_recipe(PrepareRecipe, None, ["corpus.unit_bytes=3000", *sets])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def decoded(store: Store) -> list[str]:
+    tokenizer = store.load_tokenizer()
+    bounds = store.sentences[store.documents].tolist()
+    return [tokenizer.decode(store.ids[first:last]) for first, last in pairwise(bounds)]
+
+
+def test_documents_come_in_order_once_and_the_held_out_ones_apart(
+    corpus: Path, vocab: Path, tmp_path: Path
+) -> None:
+    made = prepare([corpus], vocab, tmp_path / "s", recipe("corpus.held_out_percent=20"), workers=1)
+    train, held = open_store(tmp_path / "s"), open_store(tmp_path / "s" / "held_out")
+    assert (train.manifest, held.manifest) == (made.train, made.held_out)
+    tokenizer = Tokenizer.load(vocab)
+    files = sorted(corpus.iterdir())
+    lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+    texts = [text for line in lines if (text := json.loads(line)["text"])]
+    wanted = [tokenizer.decode(tokenizer.ids(text)) for text in dict.fromkeys(texts)]
+    kept, apart = decoded(train), decoded(held)
+    assert sorted(kept + apart) == sorted(text for text in wanted if text)
+    assert [text for text in wanted if text in set(kept)] == kept
+    assert 30 < len(apart) < 100
+    statistics = made.train.statistics
+    assert statistics["documents_read"] == len(texts)
+    assert statistics["documents_duplicate"] == len(texts) - len(set(texts)) >= 2
+    assert statistics["documents_empty"] >= 1
+    assert not (tmp_path / "s.draft").exists()
+
+
+def test_workers_change_no_byte(corpus: Path, vocab: Path, tmp_path: Path) -> None:
+    for workers in (1, 2, 3):
+        prepare([corpus], vocab, tmp_path / str(workers), recipe(), workers=workers)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2") == contents(tmp_path / "3")
+
+
+def test_word_starts_are_the_first_pieces(corpus: Path, vocab: Path, tmp_path: Path) -> None:
+    prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
+    store = open_store(tmp_path / "s")
+    pieces = store.load_tokenizer().tokens(store.ids.tolist())
+    bits = np.unpackbits(store.words, count=len(store.ids)).astype(bool)
+    assert bits.tolist() == [not piece.startswith("##") for piece in pieces]
+
+
+def test_chinese_words_begin_at_the_segmenters_boundaries(vocab: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jieba")
+    (tmp_path / "a.txt").write_text("中文词语 word。文字", encoding="utf-8")
+    settings = recipe("prepare.segmenter=jieba", "corpus.held_out_percent=0")
+    prepare([tmp_path / "a.txt"], vocab, tmp_path / "s", settings, workers=1)
+    store = open_store(tmp_path / "s")
+    pieces = store.load_tokenizer().tokens(store.ids.tolist())
+    bits = np.unpackbits(store.words, count=len(store.ids)).tolist()
+    words: list[str] = []
+    for piece, bit in zip(pieces, bits, strict=True):
+        if bit:
+            words.append(piece)
+        else:
+            words[-1] += piece
+    assert "".join(words).replace("[UNK]", "。") == "中文词语word。文字"
+    assert "中文" in words and "文字" in words
+
+
+def test_short_documents_and_duplicates_by_setting(vocab: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("the word\n\nthe word\n\nthe word the word\n\nthe")
+    zero = "corpus.held_out_percent=0"
+    prepare([tmp_path / "a.txt"], vocab, tmp_path / "1", recipe(zero), workers=1)
+    assert decoded(open_store(tmp_path / "1")) == ["the word", "the word the word", "the"]
+    settings = recipe(zero, "prepare.deduplicate=false", "prepare.min_tokens=2")
+    prepare([tmp_path / "a.txt"], vocab, tmp_path / "2", settings, workers=1)
+    assert decoded(open_store(tmp_path / "2")) == ["the word", "the word", "the word the word"]
+
+
+def start(corpus: Path, vocab: Path, out: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "bertie", "prepare", str(corpus), "--vocab", str(vocab)),
+            *("--out", str(out), "--workers", "2", "--set", "corpus.unit_bytes=3000"),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_store(
+    corpus: Path, vocab: Path, tmp_path: Path
+) -> None:
+    prepare([corpus], vocab, tmp_path / "whole", recipe(), workers=1)
+    noise = random.Random(0)
+    for attempt in range(4):
+        run = start(corpus, vocab, tmp_path / "killed")
+        time.sleep(noise.uniform(0.2, 1.2))
+        os.killpg(run.pid, signal.SIGKILL)
+        run.communicate()
+        if (tmp_path / "killed").exists():
+            assert attempt > 0 or open_store(tmp_path / "killed")
+            break
+    run = start(corpus, vocab, tmp_path / "killed")
+    _, error = run.communicate()
+    assert run.returncode == 0 or b"exists" in error, error
+    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+
+
+def test_a_draft_is_taken_up_part_by_part(
+    corpus: Path, vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare([corpus], vocab, tmp_path / "whole", recipe(), workers=1)
+    import bertie.prepare as module
+
+    done = []
+    run = module.Worker.run
+
+    def stop_after_three(self, unit, stem):  # type: ignore[no-untyped-def]
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(unit)
+        yield from run(self, unit, stem)
+
+    monkeypatch.setattr(module.Worker, "run", stop_after_three)
+    with pytest.raises(KeyboardInterrupt):
+        prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
+    assert not (tmp_path / "s").exists()
+    again = []
+
+    def count(self, unit, stem):  # type: ignore[no-untyped-def]
+        again.append(unit)
+        yield from run(self, unit, stem)
+
+    monkeypatch.setattr(module.Worker, "run", count)
+    prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
+    assert not set(again) & set(done)
+    assert contents(tmp_path / "s") == contents(tmp_path / "whole")
+
+
+def test_a_draft_of_other_settings_is_not_taken_up(
+    corpus: Path, vocab: Path, tmp_path: Path
+) -> None:
+    draft = tmp_path / "s.draft"
+    draft.mkdir()
+    (draft / "plan.json").write_text(
+        '{"sources": {}, "units": [], "tokenizer": "", "settings": {}}'
+    )
+    with pytest.raises(UserError, match="unfinished work of another run"):
+        prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
+
+
+def test_what_is_there_is_not_overwritten(corpus: Path, vocab: Path, tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "mine").write_text("x")
+    with pytest.raises(UserError, match="exists"):
+        prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
+    assert (tmp_path / "s" / "mine").exists()
+
+
+def test_a_corpus_without_words_is_refused(vocab: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(" \n\n \0")
+    with pytest.raises(UserError, match="documents_empty 1"):
+        prepare([tmp_path / "a.txt"], vocab, tmp_path / "s", recipe(), workers=1)
+
+
+def test_info_shows_counts_lengths_and_instances(corpus: Path, vocab: Path, tmp_path: Path) -> None:
+    made = prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
+    counts, sentences, documents, instances = describe(str(tmp_path / "s"), length=32)
+    assert ("tokens", f"{made.train.num_tokens:,}") in [row[:2] for row in counts.rows]
+    assert ("documents duplicate", "0") not in [row[:2] for row in counts.rows]
+    for table in (sentences, documents):
+        assert sum(float(row[1].rstrip("%")) for row in table.rows) == pytest.approx(100, abs=0.5)
+    assert len(instances.rows) == 4
+    for pair, text in instances.rows:
+        assert pair in ("B follows A", "B is from elsewhere")
+        assert text.startswith("[CLS] ") and text.endswith(" [SEP]") and "{" in text
+    one = tmp_path / "one.txt"
+    one.write_text("The word. The word the word.")
+    settings = recipe("corpus.held_out_percent=0")
+    prepare([one], vocab, tmp_path / "single", settings, workers=1)
+    assert describe(str(tmp_path / "single"))[3].rows[0][0] == "no pair"
