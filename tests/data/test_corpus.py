@@ -11,6 +11,7 @@ import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
+from unittest.mock import patch
 
 import pyarrow
 import pyarrow.parquet
@@ -19,7 +20,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bertie.data import corpus, formats
+from bertie.data import blocks, corpus, formats
 from bertie.data.blocks import NOT_UTF8, Problems
 from bertie.data.corpus import (
     CorpusConfig,
@@ -416,6 +417,15 @@ def test_patterns_and_no_file_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert names("../1.*") == ["1.txt"]
     with pytest.raises(UserError, match=r"no file or folder \*\.pdf"):
         names("*.pdf")
+    (tmp_path / ".data").mkdir()
+    (tmp_path / ".data" / "5.txt").write_text("x")
+    assert names(str(tmp_path / ".data" / "*")) == ["5.txt"], "what is named is not hidden"
+    assert "5.txt" not in names(str(tmp_path / "**" / "*"))
+
+
+def test_a_file_that_went_away_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read .*a.txt: No such file"):
+        plan_units([tmp_path / "a.txt"], CorpusConfig())
 
 
 def test_a_hash_follows_the_content(tmp_path: Path) -> None:
@@ -460,6 +470,40 @@ def test_a_very_long_document_is_cut_and_nothing_is_lost(
         pieces = list(read_documents(tmp_path / name, CorpusConfig(document=document)))
         assert all(len(piece) <= 100 for piece in pieces)
         assert "".join("".join(pieces).split()) == "".join(text.split())
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a", "bc ", "中" * 9, "\n", "\n\n", " ", "d" * 40, "  "]), max_size=60
+    ),
+    st.sampled_from([".txt", ".jsonl"]),
+    st.sampled_from(["block", "file"]),
+    st.integers(1, 60),
+)
+@settings(max_examples=500, deadline=None, database=None)
+def test_where_a_long_document_is_cut_depends_on_it_alone(
+    parts: list[str], suffix: str, document: Literal["block", "file"], unit_bytes: int
+) -> None:
+    text = "".join(parts)
+    content = json.dumps({"text": f"x{text}"}) + "\n" if suffix == ".jsonl" else text
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(corpus, "MAX_CHARS", 25),
+        patch.object(formats, "MAX_CHARS", 25),
+    ):
+        path, packed = Path(folder) / f"a{suffix}", Path(folder) / f"b{suffix}.gz"
+        path.write_text(content * 2, "utf-8")
+        packed.write_bytes(gzip.compress(path.read_bytes()))
+        config = CorpusConfig(document=document, unit_bytes=unit_bytes)
+        expected = list(read_documents(path, config))
+        assert all(0 < len(d) <= 25 and not d.isspace() for d in expected)
+        for chunk in (1, 7, 30, 1000):
+            with patch.object(blocks, "CHUNK", chunk):
+                assert list(read_documents(path, config)) == expected
+                assert list(read_documents(packed, config)) == expected
+                units = plan_units([path], config)
+                found = [d for unit in units for d in read_unit(unit, config, Problems())]
+                assert found == expected
 
 
 def test_a_long_file_without_blank_lines_does_not_fill_the_memory(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def find_files(paths: Sequence[Path]) -> list[Path]:
         if path.is_dir():
             inside = [p for p in path.rglob("*") if not is_hidden(p.relative_to(path))]
             found += sorted(p for p in inside if p.is_file())
-        elif path.exists():
+        elif path.is_file():
             found.append(path)
         elif matches := expand(path):
             found += find_files(matches)
@@ -89,11 +89,12 @@ def expand(pattern: Path) -> list[Path]:
         return []
     top = Path(pattern.anchor)
     matches = top.glob(str(pattern.relative_to(pattern.anchor)))
-    return sorted(path for path in matches if not is_hidden(path.relative_to(top)))
+    named = set(pattern.parts)  # what is named is not hidden
+    return sorted(path for path in matches if not is_hidden(Path(*(set(path.parts) - named))))
 
 
 def is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") and part != ".." for part in path.parts)
+    return any(part.startswith(".") for part in path.parts)
 
 
 def kind_of(path: Path) -> str:
@@ -107,19 +108,20 @@ def plan_units(files: Iterable[Path], config: CorpusConfig) -> list[Unit]:
     return [unit for path in files for unit in plan_file(path, config)]
 
 
-def plan_file(path: Path, config: CorpusConfig) -> Iterator[Unit]:
-    size = path.stat().st_size
-    start = 0
+def plan_file(path: Path, config: CorpusConfig) -> list[Unit]:
+    units: list[Unit] = []
     try:
         with path.open("rb") as file:
+            start, size = 0, end_of_file(file)
             find_cut = choose_cut(file, path, config)
             while start < size:
                 wanted = start + config.unit_bytes
-                end = min(find_cut(file, wanted), size) if wanted < size else size
-                yield Unit(path, start, end)
+                end = find_cut(file, wanted) if wanted < size else size
+                units.append(Unit(path, start, end))
                 start = end
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error}") from None
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    return units
 
 
 def choose_cut(file: BinaryIO, path: Path, config: CorpusConfig) -> Callable[[BinaryIO, int], int]:
@@ -130,8 +132,10 @@ def choose_cut(file: BinaryIO, path: Path, config: CorpusConfig) -> Callable[[Bi
     if kind in PARQUET:
         from bertie.data.parquet import group_starts, open_parquet
 
-        starts = group_starts(open_parquet(path))[1:]
+        with open_parquet(path) as parquet:
+            starts = group_starts(parquet)[1:]
         return lambda file, place: min((s for s in starts if s >= place), default=end_of_file(file))
+    file.seek(0)
     if file.read(2) in UTF16 or (config.document == "file" and kind not in JSON_LINES):
         return end_of_file
     return next_line if kind in JSON_LINES else next_blank_line
@@ -176,8 +180,10 @@ def read_unit(
     own, num_found = Problems(), 0
     try:
         for document in _read(unit, config, own, on_bytes):
-            num_found += 1
-            yield from [document] if len(document) <= MAX_CHARS else cut_long(document)
+            for piece in [document] if len(document) <= MAX_CHARS else cut_long(document):
+                if piece and not piece.isspace():
+                    num_found += 1
+                    yield piece
     finally:  # also if the caller has enough
         problems.merge(own)
     if unit.start == 0 and not num_found:

@@ -6,7 +6,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 
 from bertie.data.blocks import Block, Problems, Source, decode, decode_block
@@ -29,9 +29,10 @@ def read_plain(blocks: Iterable[Block], problems: Problems, source: Source) -> I
         # With the end of the line before, blank lines are found at the start, too.
         first, *others = BLANK_LINES.split("\n" + decode_block(block, problems, source))
         parts.append(first[1:])
-        if not others and sum(map(len, parts)) >= MAX_CHARS:  # no end in sight
-            yield "".join(parts).removesuffix("\n")
-            parts = []
+        if not others and sum(map(len, parts)) > MAX_CHARS:  # no end in sight
+            *pieces, rest = cut_long("".join(parts).removesuffix("\n"))
+            yield from pieces
+            parts = [f"{rest}\n"]
         for other in others:
             if document := "".join(parts).removesuffix("\n"):
                 yield document
@@ -42,19 +43,25 @@ def read_plain(blocks: Iterable[Block], problems: Problems, source: Source) -> I
 
 def read_whole(blocks: Iterable[Block], problems: Problems, source: Source) -> Iterator[str]:
     """The file as one document, or as several if it is very long."""
-    parts: list[str] = []
-    for block in chain(blocks, [None]):
-        if block is not None:
-            parts.append(decode_block(block, problems, source))
-        if block is None or sum(map(len, parts)) >= MAX_CHARS:
-            document = "".join(parts).strip("\n")
-            if document and not document.isspace():
-                yield document
-            parts = []
+    rest, has_begun = "", False
+    for block in blocks:
+        rest += decode_block(block, problems, source)
+        if not has_begun:
+            rest = rest.lstrip("\n")
+            has_begun = bool(rest)
+        if len(rest) > MAX_CHARS:
+            text = rest.rstrip("\n")
+            *pieces, last = cut_long(text)
+            yield from pieces
+            rest = last + rest[len(text) :]
+    yield rest.rstrip("\n")
 
 
 def cut_long(document: str) -> Iterator[str]:
-    """A document in pieces of at most `MAX_CHARS`, cut at ends of lines or spaces if it can be."""
+    """A document in pieces of at most `MAX_CHARS`, cut at ends of lines or spaces if it can be.
+
+    Where a piece ends depends on it alone, so what is known of a document can be cut already.
+    """
     start = 0
     while len(document) - start > MAX_CHARS:
         limit = start + MAX_CHARS
