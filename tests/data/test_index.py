@@ -208,7 +208,6 @@ def ask(folder: Path, delay_s: float) -> None:
     assert verify(open_index(spec_of(open_store(folder))))
 
 
-@pytest.mark.multi
 def test_many_may_ask_at_once_and_one_may_die(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", awkward() * 20)
     context = get_context("spawn")
