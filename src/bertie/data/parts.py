@@ -5,6 +5,7 @@ order, so the store has the same bytes whatever the number of processes.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -26,6 +27,9 @@ from bertie.text.wordpiece import PREFIX
 
 JOIN_TOKENS = 1 << 22  # copy so many tokens at a time
 
+CJK_CHARACTER = re.compile(
+    "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in zip(*CJK, strict=True)) + "]"
+)
 SUFFIXES = (".ids", ".words", ".sentences", ".documents")
 DOCUMENT = np.dtype([("sentences", "<u4"), ("tokens", "<u8"), ("hash", "V20")])
 
@@ -80,15 +84,18 @@ class Encoder:
         starts_word: np.ndarray,
     ) -> None:
         """Clears the bit of each CJK character that does not begin a word of the segmenter."""
+        rows = np.flatnonzero(self.is_cjk[ids])  # of all CJK pieces
         ends = np.cumsum(lengths)
-        seen = np.concatenate([[0], np.cumsum(self.is_cjk[ids])])
-        num_cjk = seen[ends] - seen[ends - lengths]
-        for sentence, end, length, count in zip(sentences, ends, lengths, num_cjk, strict=True):
-            if count:
-                places = self.tokenizer.split(sentence).starts
-                inside = ~np.isin(places, np.asarray(segmenter.starts(sentence)))
-                here = slice(end - length, end)
-                starts_word[here] &= ~(inside & self.is_cjk[ids[here]])
+        cuts = np.searchsorted(rows, np.concatenate([[0], ends])).tolist()
+        for number, (first, last) in enumerate(pairwise(cuts)):
+            if first == last:
+                continue
+            sentence, starts = sentences[number], set(segmenter.starts(sentences[number]))
+            places = [match.start() for match in CJK_CHARACTER.finditer(sentence)]
+            if len(places) != last - first:  # one is not in the vocabulary: look closer
+                begin = int(ends[number] - lengths[number])
+                places = self.tokenizer.split(sentence).starts[rows[first:last] - begin].tolist()
+            starts_word[rows[first:last]] = [place in starts for place in places]
 
 
 def is_cjk_piece(piece: str) -> bool:
