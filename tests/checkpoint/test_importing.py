@@ -13,6 +13,7 @@ from bertie.checkpoint.importing import import_model, open_google
 from bertie.checkpoint.model_dir import open_model
 from bertie.errors import UserError
 from bertie.model.config import ModelConfig
+from bertie.text.tokenizer import Tokenizer
 from tests.checkpoint.tf_writer import write_checkpoint
 from tests.checkpoint.theirs import (
     HEADS_OF,
@@ -137,6 +138,20 @@ def test_casing_is_asked_for_and_never_guessed(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "one" / "tokenizer_config.json").read_text())
     assert written["do_lower_case"] is False
     assert written["mask_token"] == "<mask>"
+
+
+def test_tokens_added_beside_the_vocabulary_come_along(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    make("BertModel").save_pretrained(source)
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    lines = specials + [f"piece{n}" for n in range(77)]
+    (source / "vocab.txt").write_text("".join(f"{line}\n" for line in lines))
+    (source / "added_tokens.json").write_text('{"[E1]": 82}')
+    settings = {"do_lower_case": True, "additional_special_tokens": ["[E1]"]}
+    (source / "tokenizer_config.json").write_text(json.dumps(settings))
+    import_model(source, tmp_path / "model")
+    tokenizer = Tokenizer.load(tmp_path / "model")
+    assert tokenizer.ids("piece0 [E1]").tolist()[-1] == 82 == len(tokenizer.pieces) - 1
 
 
 def test_casing_that_is_known_is_kept(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from bertie.model.config import ModelConfig
 from bertie.model.encoder import Pooler
 from bertie.model.heads import HEADS, get_head, make_head
 from bertie.text.files import read_vocab
+from bertie.text.hugging_face import SETTINGS, read_settings
 
 CONFIG = "config.json"
 TOKENIZER_FILES = (
@@ -39,6 +40,7 @@ TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
 )
 # What may be replaced when a directory is written again; anything else is somebody's work.
 WRITTEN = re.compile(
@@ -213,9 +215,11 @@ def check_vocab(directory: Path, config: ModelConfig) -> None:
 
 def _count_pieces(directory: Path) -> list[tuple[Path, int]]:
     counts = []
-    if (directory / "vocab.txt").is_file():
-        counts.append((directory / "vocab.txt", len(read_vocab(directory / "vocab.txt"))))
-    whole = directory / "tokenizer.json"
+    whole = directory / "tokenizer.json"  # where it is, its pieces count, as in transformers
+    if (directory / "vocab.txt").is_file() and not whole.is_file():
+        pieces = read_vocab(directory / "vocab.txt")
+        added = read_settings(directory / SETTINGS).ids.keys() - {*pieces}
+        counts.append((directory / "vocab.txt", len(pieces) + len(added)))
     if whole.is_file():
         values = read_json(whole)
         try:
