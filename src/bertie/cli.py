@@ -5,6 +5,7 @@ Parts are imported inside the verbs: `bertie --help` is instant and loads no tor
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
@@ -29,6 +30,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+READING = ("counting words", "encoding text")  # stages whose progress is bytes of files
 Text = Annotated[
     list[Path],
     typer.Argument(
@@ -405,18 +407,28 @@ def show_table(
 
 @contextmanager
 def progress_bar() -> "Iterator[Progress]":
-    """A bar a stage on stderr, with the time left."""
+    """A bar a stage on stderr, with the time left, and the rate where bytes are read."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f}%"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)) as progress:
-        stages: dict[str, TaskID] = {}
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:.0f}%"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[rate]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        stages: dict[str, tuple[TaskID, float, int]] = {}
 
         def on_progress(what: str, done: int, total: int) -> None:
             if what not in stages:
-                stages[what] = progress.add_task(what, total=total)
-            progress.update(stages[what], completed=done, total=total)
+                task = progress.add_task(what, total=total, rate="")
+                stages[what] = task, time.monotonic(), done  # a resumed run starts with some done
+            task, started_at, before = stages[what]
+            megabytes_per_s = (done - before) / 1e6 / max(1e-3, time.monotonic() - started_at)
+            rate = f"{megabytes_per_s:.1f} MB/s of files" if what in READING else ""
+            progress.update(task, completed=done, total=total, rate=rate)
 
         yield on_progress
 

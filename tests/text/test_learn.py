@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertie.errors import UserError
-from bertie.text.count import WordCounter, WordCounts, count_words
-from bertie.text.coverage import cover, cover_texts
+from bertie.text.count import WordCounts, count_words
+from bertie.text.coverage import cover
 from bertie.text.files import TokenizerConfig
 from bertie.text.learn import LearnConfig, Merger, alphabet, learn, spelled
-from bertie.text.wordpiece import WordPiece
 from tests.text.reference import AWKWARD, SPECIALS
 
 CONFIG = TokenizerConfig()
@@ -162,72 +161,6 @@ def test_words_too_rare_or_too_long_teach_nothing() -> None:
     assert not any("dd" in piece for piece in pieces)
 
 
-# Counting.
-
-
-def test_workers_and_batches_change_nothing() -> None:
-    texts = [f"{text} word{number % 7}" for number, text in enumerate(AWKWARD * 3)]
-    batches = [texts[start : start + 5] for start in range(0, len(texts), 5)]
-    alone = count_words([texts], CONFIG)
-    assert alone == count_words(batches, CONFIG) == count_words(batches, CONFIG, workers=2)
-    assert list(count_words(batches, CONFIG)) == list(count_words(batches, CONFIG, workers=2))
-
-
-def test_counts_are_of_words_as_the_tokenizer_sees_them() -> None:
-    counts = WordCounter(CONFIG).count(["The the, [MASK] THE!", "中文 " + "x" * 101])
-    assert counts == {"the": 3, ",": 1, "!": 1, "中": 1, "文": 1, "x" * 101: 1}
-
-
-def test_memory_is_bounded_and_what_was_forgotten_is_said() -> None:
-    counts = WordCounts(capacity=50)
-    for start in range(0, 1000, 10):
-        counts.add({f"rare{number}": 1 for number in range(start, start + 10)} | {"often": 3})
-        assert len(counts) <= 50
-    assert counts["often"] == 300
-    assert sum(counts.values()) + counts.num_forgotten == 1300
-
-
 def test_large_counts_do_not_overflow() -> None:
     huge = {"ab": 2**40, "abc": 2**41, "b": 2**50}
     assert "abc" in learn(huge, LearnConfig(size=20, num_unused=0), CONFIG)
-
-
-# Coverage.
-
-
-def test_coverage_by_hand() -> None:
-    pieces = [*SPECIALS, "the", "c", "##a", "##t"]
-    fit = cover({"the": 5, "cat": 2, "dog": 3}, pieces, CONFIG)
-    assert (fit.num_words, fit.num_pieces, fit.num_whole, fit.num_unknown) == (10, 14, 5, 3)
-    assert fit.pieces_per_word == 1.4
-    assert fit.unknown_share == 0.3
-    assert fit.most_unknown == (("dog", 3),)
-    assert cover({}, pieces, CONFIG).pieces_per_word == 0
-
-
-def test_coverage_counts_a_word_that_is_too_long_as_unknown() -> None:
-    fit = cover_texts(["the " + "the" * 40], [*SPECIALS, "the", "##the"], CONFIG)
-    assert (fit.num_words, fit.num_whole, fit.num_unknown) == (2, 1, 1)
-    assert fit.most_unknown == (("the" * 40, 1),)
-
-
-def test_the_mark_of_a_continuation_alone_is_no_empty_piece() -> None:
-    """ "##" in a vocabulary is the word ##; as an empty continuation it would never end a word."""
-    wordpiece = WordPiece(["[UNK]", "##", "a", "##b"], unk_token="[UNK]", max_word_chars=100)
-    assert "" not in wordpiece.others
-    assert [np.frombuffer(wordpiece.split(w), np.int32).tolist() for w in ("ab", "ac", "##")] == [
-        [2, 3],
-        [0],
-        [1],
-    ]
-
-
-@given(st.text("abcdefgh", min_size=1, max_size=12))
-@settings(max_examples=100, deadline=None, database=None)
-def test_pieces_spell_the_word(word: str) -> None:
-    pieces = [*SPECIALS, *"abcd", *(f"##{c}" for c in "abcdefg"), "abc", "##de", "##fg", "##cdefg"]
-    ids, ends = WordPiece(pieces, unk_token="[UNK]", max_word_chars=100).cut(word)
-    names = [pieces[int(np.frombuffer(id, np.int32)[0])].removeprefix("##") for id in ids]
-    spellable = word[0] in "abcd" and "h" not in word
-    assert "".join(names) == word if spellable else names == ["[UNK]"]
-    assert ends[-1] == len(word)

@@ -138,7 +138,10 @@ class Tokenizer:
         return packed[0] if len(packed) == 1 else b"".join(packed)
 
     def _chunk_ids(self, chunk: str) -> bytes:
-        return b"".join(map(self._words.__getitem__, self._splitter.words(chunk)))
+        words = self._splitter.words(chunk)
+        if len(words) == 1:
+            return self._words[words[0]]
+        return b"".join(map(self._words.__getitem__, words))
 
     # One text, with places.
 

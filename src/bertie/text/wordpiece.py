@@ -30,7 +30,8 @@ class WordPiece:
 
     def split(self, word: str) -> bytes:
         """Ids of the word's pieces; one [UNK] if it cannot be spelled or is too long."""
-        return b"".join(self.cut(word)[0])
+        whole = self.firsts.get(word) if len(word) <= self.max_word_chars else None
+        return b"".join(self.cut(word)[0]) if whole is None else whole
 
     def cut(self, word: str) -> tuple[list[bytes], list[int]]:
         """The id of each piece, and the place in the word where it ends."""

@@ -1,0 +1,50 @@
+"""Lengths in, lengths out: what fits, and where windows begin."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertie.errors import UserError
+from bertie.text.sequences import Pieces, assemble, fit, window_starts
+
+lengths = st.integers(0, 40)
+
+
+@given(lengths, lengths, st.integers(0, 60), st.sampled_from(["longest", "first", "second"]))
+def test_what_fits_is_full_and_no_longer_than_it_was(
+    first: int, second: int, room: int, truncate: str
+) -> None:
+    a, b = fit(first, second, room, truncate)
+    assert 0 <= a <= first and 0 <= b <= second
+    if first + second <= room:
+        assert (a, b) == (first, second)
+    elif truncate == "longest":
+        assert a + b == room
+        assert abs(a - b) <= 1 or min(a, b) == min(first, second)
+
+
+@given(st.integers(0, 200), st.integers(1, 30), st.integers(1, 30))
+def test_windows_cover_everything_and_only_the_last_reaches_the_end(
+    num_pieces: int, size: int, stride: int
+) -> None:
+    if stride > size:
+        with pytest.raises(UserError, match="stride"):
+            window_starts(num_pieces, size, stride)
+        return
+    starts = window_starts(num_pieces, size, stride)
+    covered = {place for start in starts for place in range(start, start + size)}
+    assert set(range(num_pieces)) <= covered
+    assert all(start + size < num_pieces for start in starts[:-1])
+
+
+def test_a_pair_has_its_segments_and_sources() -> None:
+    def pieces(*ids: int) -> Pieces:
+        places = np.arange(len(ids), dtype=np.int32)
+        return Pieces(np.array(ids, np.int32), places, places + 1)
+
+    pair = assemble(pieces(7, 8), pieces(9), cls_id=2, sep_id=3, num_cut=0)
+    assert pair.ids.tolist() == [2, 7, 8, 3, 9, 3]
+    assert pair.segments.tolist() == [0, 0, 0, 0, 1, 1]
+    assert pair.sources.tolist() == [-1, 0, 0, -1, 1, -1]
+    assert pair.ends.tolist() == [0, 1, 2, 0, 1, 0]
