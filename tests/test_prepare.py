@@ -227,7 +227,9 @@ def test_info_shows_counts_lengths_and_instances(corpus: Path, vocab: Path, tmp_
     made = prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
     counts, sentences, documents, instances = describe(str(tmp_path / "s"), length=32)
     assert ("tokens", f"{made.train.num_tokens:,}") in [row[:2] for row in counts.rows]
-    assert ("documents duplicate", "0") not in [row[:2] for row in counts.rows]
+    duplicates = made.train.statistics["documents_duplicate"]
+    assert ("documents duplicate", f"{duplicates}") in [row[:2] for row in counts.rows]
+    assert ("documents short", "0") in [row[:2] for row in counts.rows]
     for table in (sentences, documents):
         assert sum(float(row[1].rstrip("%")) for row in table.rows) == pytest.approx(100, abs=0.5)
     assert len(instances.rows) == 4

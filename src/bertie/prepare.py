@@ -206,7 +206,7 @@ def join_all(
     tables = [read_table(stem) for stem in stems]
     choice = choose(tables, recipe.prepare, recipe.corpus.held_out_percent)
     if not choice.is_train.any():
-        figures = ", ".join(f"{name} {n}" for name, n in (summary | choice.counts).items())
+        figures = ", ".join(f"{name} {n}" for name, n in {**summary, **choice.counts}.items())
         raise UserError(
             f"no document to train with was left of {len(sources)} files: {figures}; lower "
             "prepare.min_tokens or corpus.held_out_percent if they took all"
@@ -225,7 +225,7 @@ def join_all(
                 writer.finish(
                     settings=asdict(recipe),
                     sources=sources,
-                    statistics=dict(sorted((summary | choice.counts).items())),
+                    statistics=dict(sorted({**summary, **choice.counts}.items())),
                 )
             )
     held_out = manifests[1] if len(manifests) > 1 else None
