@@ -1,0 +1,1 @@
+"""(model, batches, objective) -> trained model."""

@@ -1,0 +1,135 @@
+"""Optimizers as BERT and its relatives use them, and what depends on progress alone."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from bertie.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OptimConfig:
+    """The defaults are the paper's (A.2)."""
+
+    name: Literal["bert", "adamw", "lamb"] = "bert"  # bert: Adam without bias correction
+    peak: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    decay: float = 0.01  # decoupled; not on biases and norms
+    max_norm: float = 1.0  # gradients are clipped to it; 0: not at all
+    warmup: float = 0.01  # share of the run
+    schedule: Literal["google", "linear", "cosine", "constant"] = "google"
+
+    def __post_init__(self) -> None:
+        if self.peak <= 0 or not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
+            raise UserError("optim: peak must be positive, beta1 and beta2 in 0 .. 1, below 1")
+        if not 0 <= self.warmup <= 1:
+            raise UserError(f"optim.warmup is a share of the run, 0 .. 1; found {self.warmup}")
+
+
+def rate(progress: float, config: OptimConfig) -> float:
+    """The learning rate when `progress` (0 .. 1) of the run is done.
+
+    Google's decay counts from the start of the run, so there is a small jump where the warm-up
+    ends; "linear" counts from the end of the warm-up, as `transformers` does.
+    """
+    if progress < config.warmup:
+        return config.peak * progress / config.warmup
+    after = (progress - config.warmup) / (1 - config.warmup) if config.warmup < 1 else 1.0
+    shares = {
+        "google": 1 - progress,
+        "linear": 1 - after,
+        "cosine": (1 + math.cos(math.pi * after)) / 2,
+        "constant": 1.0,
+    }
+    return config.peak * max(0.0, shares[config.schedule])
+
+
+def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; biases and norms, all that has one dimension, do not."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    return [
+        {"params": [p for _, p in named if p.ndim > 1], "decay": decay},
+        {"params": [p for _, p in named if p.ndim <= 1], "decay": 0.0},
+    ]
+
+
+class BertOptimizer:
+    """One step of the optimizer at a given rate; its state is tensors and a count of steps."""
+
+    def __init__(self, model: nn.Module, config: OptimConfig) -> None:
+        self.config = config
+        groups = parameter_groups(model, config.decay)
+        betas = (config.beta1, config.beta2)
+        self.inner: Optimizer = (
+            Lamb(groups, betas=betas, eps=config.eps)
+            if config.name == "lamb"
+            else AdamW(groups, betas=betas, eps=config.eps, fused=True)
+        )
+        self.num_steps = 0
+
+    def step(self, rate: float) -> None:
+        self.num_steps += 1
+        for group in self.inner.param_groups:
+            group["lr"], group["eps"], group["weight_decay"] = self.step_sizes(rate, group["decay"])
+        self.inner.step()
+
+    def step_sizes(self, rate: float, decay: float) -> tuple[float, float, float]:
+        """lr, eps and weight decay to hand to the inner optimizer for this step.
+
+        AdamW divides the moments by 1 - beta**t. BERT's Adam does not; with c1, c2 those divisors,
+        m/(sqrt(v) + eps) = (c1/sqrt(c2)) * (m/c1) / (sqrt(v/c2) + eps/sqrt(c2)): so the fused
+        AdamW takes BERT's step if rate and eps are scaled, and decay scaled back.
+        """
+        if self.config.name != "bert":
+            return rate, self.config.eps, decay
+        c1 = 1 - self.config.beta1**self.num_steps
+        c2 = 1 - self.config.beta2**self.num_steps
+        scale = c1 / math.sqrt(c2)
+        return rate * scale, self.config.eps / math.sqrt(c2), decay / scale
+
+    def zero_grad(self) -> None:
+        self.inner.zero_grad(set_to_none=True)
+
+
+class Lamb(Optimizer):
+    """Adam whose step is scaled, matrix by matrix, by the norm of the weights (You et al. 2019)."""
+
+    def __init__(
+        self, groups: Iterable[dict[str, Any]], *, betas: tuple[float, float], eps: float
+    ) -> None:
+        super().__init__(groups, {"lr": 0.0, "betas": betas, "eps": eps, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._step_one(parameter, group)
+
+    def _step_one(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        state, gradient = self.state[parameter], parameter.grad
+        assert gradient is not None
+        if not state:
+            state["step"] = 0
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        state["step"] += 1
+        beta1, beta2 = group["betas"]
+        mean, square = state["exp_avg"], state["exp_avg_sq"]
+        mean.lerp_(gradient, 1 - beta1)
+        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        corrected = mean / (1 - beta1 ** state["step"])
+        spread = (square / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
+        update = corrected.div_(spread).add_(parameter, alpha=group["weight_decay"])
+        if group["decay"]:  # biases and norms take Adam's step as it is
+            weights, step = parameter.norm(), update.norm()
+            trust = torch.where((weights > 0) & (step > 0), weights / step, 1.0)
+            update.mul_(trust)
+        parameter.add_(update, alpha=-group["lr"])

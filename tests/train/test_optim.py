@@ -1,0 +1,83 @@
+"""Each optimizer takes the step that is written out here by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from bertie.errors import UserError
+from bertie.train.optim import BertOptimizer, OptimConfig, parameter_groups, rate
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(5, 7), nn.LayerNorm(7), nn.Linear(7, 3)).double()
+
+
+def gradients(model: nn.Module, step: int) -> None:
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model.parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+        parameter.grad = noise * 10.0 ** (step % 3 - 3)
+
+
+def by_hand(name: str, w: torch.Tensor, g: torch.Tensor, state: dict, lr: float, t: int) -> None:
+    """One step on one tensor, as the papers write it."""
+    state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
+    state["v"] = 0.999 * state.get("v", 0) + 0.001 * g * g
+    m, v = state["m"], state["v"]
+    if name != "bert":
+        m, v = m / (1 - 0.9**t), v / (1 - 0.999**t)
+    decay = 0.01 if w.ndim > 1 else 0.0
+    update = m / (v.sqrt() + 1e-6) + decay * w
+    if name == "lamb" and w.ndim > 1:
+        update = update * (w.norm() / update.norm())
+    w -= lr * update
+
+
+@pytest.mark.parametrize("name", ["bert", "adamw", "lamb"])
+def test_ten_steps_are_those_written_out_by_hand(name: str) -> None:
+    model, config = make_model(), OptimConfig(name=name)
+    optimizer = BertOptimizer(model, config)
+    want = [parameter.detach().clone() for parameter in model.parameters()]
+    states: list[dict] = [{} for _ in want]
+    for step in range(10):
+        gradients(model, step)
+        lr = 1e-3 * (step + 1)
+        for weight, parameter, state in zip(want, model.parameters(), states, strict=True):
+            by_hand(name, weight, parameter.grad.clone(), state, lr, step + 1)
+        optimizer.step(lr)
+        optimizer.zero_grad()
+        for weight, parameter in zip(want, model.parameters(), strict=True):
+            torch.testing.assert_close(parameter.detach(), weight, rtol=1e-9, atol=1e-11)
+
+
+def test_biases_and_norms_do_not_decay() -> None:
+    decayed, plain = parameter_groups(make_model(), 0.01)
+    assert [tuple(p.shape) for p in decayed["params"]] == [(7, 5), (3, 7)]
+    assert all(p.ndim == 1 for p in plain["params"]) and len(plain["params"]) == 4
+    assert (decayed["decay"], plain["decay"]) == (0.01, 0.0)
+
+
+def test_googles_schedule_counts_from_the_start_and_jumps_after_the_warm_up() -> None:
+    config = OptimConfig(peak=1.0, warmup=0.1)
+    assert rate(0.0, config) == 0
+    assert rate(0.05, config) == pytest.approx(0.5)
+    assert rate(0.1, config) == pytest.approx(0.9)
+    assert rate(0.55, config) == pytest.approx(0.45)
+    assert rate(1.0, config) == 0
+
+
+@pytest.mark.parametrize(("schedule", "half"), [("linear", 0.5), ("cosine", 0.5), ("constant", 1)])
+def test_other_schedules_start_at_the_peak_after_the_warm_up(schedule: str, half: float) -> None:
+    config = OptimConfig(peak=2.0, warmup=0.1, schedule=schedule)
+    assert rate(0.1, config) == pytest.approx(2.0)
+    assert rate(0.55, config) == pytest.approx(2.0 * half)
+    assert math.isclose(rate(1.0, config), 2.0 if schedule == "constant" else 0.0, abs_tol=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [{"peak": 0.0}, {"beta2": 1.0}, {"warmup": 10_000.0}])
+def test_wrong_settings_are_refused(wrong: dict) -> None:
+    with pytest.raises(UserError):
+        OptimConfig(**wrong)
