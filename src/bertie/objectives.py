@@ -12,20 +12,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
+IGNORED = -100  # a label that counts nowhere: the tail of a batch of fixed shape
+
+
 class Term(NamedTuple):
     """One part of a loss."""
 
     total: Tensor  # () summed over the targets
     num_right: Tensor  # () how many were predicted right
-    num_targets: int
+    num_targets: Tensor  # () how many there are; a tensor, so that a GPU need not be waited for
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Term:  # (M, C), (M,)
-    """Negative log-likelihood of the labels; with no targets the sum is 0, and its gradient too."""
-    total = F.cross_entropy(logits.float(), labels, reduction="sum")
-    return Term(total, (logits.detach().argmax(-1) == labels).sum(), len(labels))
+    """Negative log-likelihood of the labels, those that are IGNORED left out.
+
+    With no targets the sum is 0, and its gradient too.
+    """
+    total = F.cross_entropy(logits.float(), labels, reduction="sum", ignore_index=IGNORED)
+    num_right = (logits.detach().argmax(-1) == labels).sum()
+    return Term(total, num_right, (labels != IGNORED).sum())
 
 
 def token_losses(logits: Tensor, labels: Tensor) -> Tensor:  # (M, V), (M,) -> (M,)
     """The same, one per target, for evaluation by kind of target."""
-    return F.cross_entropy(logits.float(), labels, reduction="none")
+    return F.cross_entropy(logits.float(), labels, reduction="none", ignore_index=IGNORED)
