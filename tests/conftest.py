@@ -8,6 +8,13 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples in every run: a red test is a change's fault. To look for new ones:
+# HYPOTHESIS_PROFILE=explore make test
+settings.register_profile("fixed", derandomize=True, deadline=None, database=None)
+settings.register_profile("explore", deadline=None, database=None)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 SHARED = Path(os.environ.get("BERTIE_SHARED", Path(__file__).parents[2] / "shared"))
 COMPARED: Counter[str] = Counter()

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import torch.nn.functional as F
 from torch import Tensor
 
-
 IGNORED = -100  # a label that counts nowhere: the tail of a batch of fixed shape
 
 
