@@ -163,7 +163,9 @@ class Worker:
 
     def __init__(self, draft: Path, recipe: PrepareRecipe) -> None:
         self.recipe = recipe
-        self.encoder = Encoder(Tokenizer.load(draft / TOKENIZER), recipe.prepare.segmenter)
+        # Full after 25 MB of text: from then on memory stays as it is.
+        tokenizer = Tokenizer.load(draft / TOKENIZER).remember(1 << 17)
+        self.encoder = Encoder(tokenizer, recipe.prepare.segmenter)
 
     def run(self, unit: Unit, stem: Path) -> Iterator[int]:
         """Writes the part of a unit; yields how many bytes were read since the last time."""
