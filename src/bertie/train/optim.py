@@ -1,7 +1,7 @@
 """Optimizers as BERT and its relatives use them, and what depends on progress alone."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from bertie.errors import UserError
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's two
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +96,25 @@ class BertOptimizer:
         scale = c1 / math.sqrt(c2)
         return rate * scale, self.config.eps / math.sqrt(c2), decay / scale
 
+    def tensors(self, model: nn.Module) -> dict[str, Tensor]:
+        """The state, by parameter and by what it is."""
+        return {
+            f"{name}.{part}": self.inner.state[parameter][part]
+            for name, parameter in model.named_parameters()
+            for part in MOMENTS
+            if parameter in self.inner.state
+        }
+
+    def load_tensors(self, model: nn.Module, tensors: Mapping[str, Tensor], num_steps: int) -> None:
+        """Puts back what `tensors` gave after `num_steps` steps."""
+        self.num_steps = num_steps
+        for name, parameter in model.named_parameters():
+            if f"{name}.{MOMENTS[0]}" in tensors:
+                state = self.inner.state[parameter]
+                state["step"] = torch.tensor(float(num_steps), device=parameter.device)
+                for part in MOMENTS:
+                    state[part] = tensors[f"{name}.{part}"].to(parameter.device)
+
     def zero_grad(self) -> None:
         self.inner.zero_grad(set_to_none=True)
 
@@ -117,7 +138,7 @@ class Lamb(Optimizer):
         state, gradient = self.state[parameter], parameter.grad
         assert gradient is not None
         if not state:
-            state["step"] = 0
+            state["step"] = torch.tensor(0.0)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         state["step"] += 1
