@@ -106,13 +106,13 @@ def test_a_damaged_checkpoint_is_passed_over(store: Store, tmp_path: Path) -> No
     assert find_checkpoint(tmp_path).counters.step == 15
     for path in list_checkpoints(tmp_path):
         (path / "state.json").write_text("{}")
-    with pytest.raises(UserError, match="no checkpoint of .* is whole"):
+    with pytest.raises(UserError, match=r"no checkpoint of .* is whole"):
         find_checkpoint(tmp_path)
 
 
 def test_other_settings_are_refused_by_name(store: Store, tmp_path: Path) -> None:
     pretrain(store.folder, tmp_path, recipe())
-    with pytest.raises(UserError, match="trained with optim.peak = 0.002, the recipe says 0.1"):
+    with pytest.raises(UserError, match=r"trained with optim.peak = 0.002, the recipe says 0.1"):
         pretrain(store.folder, tmp_path, recipe("optim.peak=0.1"))
 
 
@@ -138,7 +138,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_then_ends_the_run(
 def test_wrong_settings_are_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="max_length 64 is more than the 40 positions"):
         pretrain(store.folder, tmp_path, recipe("data.instances.max_length=64"))
-    with pytest.raises(UserError, match="multiple of train.log_every"):
+    with pytest.raises(UserError, match=r"multiple of train.log_every"):
         recipe("train.log_every=3")
-    with pytest.raises(UserError, match="train.steps must be at least 1"):
+    with pytest.raises(UserError, match=r"train.steps must be at least 1"):
         replace(recipe().train, steps=0)
