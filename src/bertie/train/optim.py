@@ -142,12 +142,13 @@ class Lamb(Optimizer):
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         state["step"] += 1
+        num_steps = int(state["step"])
         beta1, beta2 = group["betas"]
         mean, square = state["exp_avg"], state["exp_avg_sq"]
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        corrected = mean / (1 - beta1 ** state["step"])
-        spread = (square / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
+        corrected = mean / (1 - beta1**num_steps)
+        spread = (square / (1 - beta2**num_steps)).sqrt_().add_(group["eps"])
         update = corrected.div_(spread).add_(parameter, alpha=group["weight_decay"])
         if group["decay"]:  # biases and norms take Adam's step as it is
             weights, step = parameter.norm(), update.norm()
