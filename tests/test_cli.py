@@ -20,6 +20,7 @@ SURFACE = {
     "info": "target batch length",
     "import": "source out lower_case gelu",
     "prepare": "text vocab out recipe workers sets",
+    "pretrain": "recipe store out sets",
     "quickstart": "out",
 }
 

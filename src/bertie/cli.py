@@ -6,7 +6,7 @@ Parts are imported inside the verbs: `bertie --help` is instant and loads no tor
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
@@ -336,6 +336,40 @@ def prepare(
     for name, count in prepared.train.statistics.items():
         print(f"{name.replace('_', ' ')}: {count:,}")
     show_problems(prepared.problems)
+
+
+@app.command()
+def pretrain(
+    recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")],
+    store: Annotated[Path, typer.Option(help="The token store to train on.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run: metrics, checkpoints, model.")],
+    sets: Sets = None,
+) -> None:
+    """Pre-train a BERT on a token store, with masked LM and next sentence.
+
+    A run that was stopped goes on from its last checkpoint if the same command is given again.
+
+    `bertie pretrain tiny-cpu --store my_store --out my_run`
+
+    `bertie pretrain tiny-cpu --store my_store --out other --set train.steps=5000`
+    """
+    from bertie.config import read_recipe
+    from bertie.pretrain import PretrainRecipe
+    from bertie.pretrain import pretrain as run
+
+    settings = read_recipe(PretrainRecipe, recipe, sets or [])
+    made = run(store, out, settings, show=lambda line: print(show_metrics(line), flush=True))
+    print(f"{made.model}: {made.counters.tokens:,} tokens in {made.counters.seconds:.0f} s")
+    if made.held_out:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in made.held_out.items())
+        print(f"held-out text: {figures}")
+
+
+def show_metrics(line: Mapping[str, float]) -> str:
+    """One line of metrics for people."""
+    shares = [f"{name} {value:.3f}" for name, value in line.items() if "_loss" in name]
+    shares += [f"{name} {value:.1%}" for name, value in line.items() if "_accuracy" in name]
+    return f"step {line['step']:,}  {'  '.join(shares)}  {line['tokens_per_s']:,} tokens/s"
 
 
 @app.command()

@@ -1,7 +1,7 @@
 """Optimizers as BERT and its relatives use them, and what depends on progress alone."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from bertie.errors import UserError
+
+MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's two
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +96,25 @@ class BertOptimizer:
         scale = c1 / math.sqrt(c2)
         return rate * scale, self.config.eps / math.sqrt(c2), decay / scale
 
+    def tensors(self, model: nn.Module) -> dict[str, Tensor]:
+        """The state, by parameter and by what it is."""
+        return {
+            f"{name}.{part}": self.inner.state[parameter][part]
+            for name, parameter in model.named_parameters()
+            for part in MOMENTS
+            if parameter in self.inner.state
+        }
+
+    def load_tensors(self, model: nn.Module, tensors: Mapping[str, Tensor], num_steps: int) -> None:
+        """Puts back what `tensors` gave after `num_steps` steps."""
+        self.num_steps = num_steps
+        for name, parameter in model.named_parameters():
+            if f"{name}.{MOMENTS[0]}" in tensors:
+                state = self.inner.state[parameter]
+                state["step"] = torch.tensor(float(num_steps), device=parameter.device)
+                for part in MOMENTS:
+                    state[part] = tensors[f"{name}.{part}"].to(parameter.device)
+
     def zero_grad(self) -> None:
         self.inner.zero_grad(set_to_none=True)
 
@@ -117,16 +138,17 @@ class Lamb(Optimizer):
         state, gradient = self.state[parameter], parameter.grad
         assert gradient is not None
         if not state:
-            state["step"] = 0
+            state["step"] = torch.tensor(0.0)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         state["step"] += 1
+        num_steps = int(state["step"])
         beta1, beta2 = group["betas"]
         mean, square = state["exp_avg"], state["exp_avg_sq"]
         mean.lerp_(gradient, 1 - beta1)
         square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        corrected = mean / (1 - beta1 ** state["step"])
-        spread = (square / (1 - beta2 ** state["step"])).sqrt_().add_(group["eps"])
+        corrected = mean / (1 - beta1**num_steps)
+        spread = (square / (1 - beta2**num_steps)).sqrt_().add_(group["eps"])
         update = corrected.div_(spread).add_(parameter, alpha=group["weight_decay"])
         if group["decay"]:  # biases and norms take Adam's step as it is
             weights, step = parameter.norm(), update.norm()
