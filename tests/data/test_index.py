@@ -208,6 +208,19 @@ def ask(folder: Path, delay_s: float) -> None:
     assert verify(open_index(spec_of(open_store(folder))))
 
 
+def test_many_may_ask_at_once_for_rows_of_which_only_the_counts_are_there(tmp_path: Path) -> None:
+    """An epoch may have been counted before it is read; the rows are then built by one of all."""
+    store = write_store(tmp_path / "store", awkward() * 20)
+    context = get_context("spawn")
+    read_counts(spec_of(store))
+    asking = [context.Process(target=ask, args=(store.folder, 0.0)) for _ in range(6)]
+    for process in asking:
+        process.start()
+    for process in asking:
+        process.join()
+    assert [process.exitcode for process in asking] == [0] * 6
+
+
 def test_many_may_ask_at_once_and_one_may_die(tmp_path: Path) -> None:
     store = write_store(tmp_path / "store", awkward() * 20)
     context = get_context("spawn")

@@ -173,8 +173,7 @@ def locked(path: Path) -> Iterator[None]:
         lock.parent.mkdir(exist_ok=True)
         with lock.open("w") as file:
             _wait_for(file)
-            yield
-            lock.unlink(missing_ok=True)  # who waits for it looks for the index again
+            yield  # the file stays: one that waits for it and one that comes must see the same
     except OSError as error:
         raise UserError(
             f"cannot write the index of instances in {path.parent}: {error.strerror}; it lies "
