@@ -62,7 +62,7 @@ def test_it_holds_the_walk_and_counts_it(store: Store) -> None:
     assert header.second_share_of_many == pytest.approx((many["label"] == 1).mean())
     assert header.second_share > header.second_share_of_many
     assert verify(index)
-    assert sorted(p.suffix for p in (store.folder / FOLDER).iterdir()) == [".bin", ".json"]
+    assert sorted(p.suffix for p in (store.folder / FOLDER).iterdir()) == [".bin", ".json", ".lock"]
 
 
 def test_it_is_built_once(store: Store) -> None:
@@ -165,7 +165,7 @@ def test_counts_stay_when_the_rows_go(store: Store) -> None:
 def test_counting_alone_writes_no_rows(store: Store) -> None:
     spec = spec_of(store)
     header = read_counts(spec)
-    assert [p.suffix for p in (store.folder / FOLDER).iterdir()] == [".json"]
+    assert sorted(p.suffix for p in (store.folder / FOLDER).iterdir()) == [".json", ".lock"]
     assert open_index(spec).header == header
 
 
@@ -177,7 +177,7 @@ def test_what_a_dead_process_left_is_cleared(store: Store) -> None:
     draft.write_bytes(b"half")
     rows.with_suffix(".lock").touch()
     open_index(spec)
-    assert sorted(p.suffix for p in rows.parent.iterdir()) == [".bin", ".json"]
+    assert sorted(p.suffix for p in rows.parent.iterdir()) == [".bin", ".json", ".lock"]
 
 
 def test_where_nothing_can_be_written_the_error_says_so(store: Store) -> None:
