@@ -43,7 +43,7 @@ from bertie.text.tokenizer import Tokenizer
 
 HELD_OUT = "held_out"  # the folder of the store of held-out documents, inside the store
 PLAN, STORE = "plan.json", "store"  # inside the draft
-Progress = Callable[[str, int, int], None]
+Progress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
