@@ -11,6 +11,7 @@ import pytest
 import typer.main
 
 from bertie.cli import app
+from tests.infer.models import make_directory
 
 # Changing this list is changing what users type: say so in the CHANGELOG.
 SURFACE = {
@@ -21,6 +22,7 @@ SURFACE = {
     "import": "source out lower_case gelu",
     "prepare": "text vocab out recipe workers sets",
     "pretrain": "recipe store out sets",
+    "fill": "model text top as_json",
     "quickstart": "out",
 }
 
@@ -163,6 +165,49 @@ def test_a_mistake_is_said_clearly_with_code_2(vocab: Path, name: str) -> None:
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(vocab.parent.rglob("*")) == before, "nothing is left behind"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_directory(tmp_path_factory.mktemp("fill"))
+
+
+def test_fill_shows_pieces_probabilities_and_sentences(model: Path) -> None:
+    result = bertie("fill", str(model), "Paris [bold]is the [MASK] of [MASK].", "--top", "3")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "mask 1 of 2" in result.stdout and "mask 2 of 2" in result.stdout
+    assert result.stdout.count("%") == 6
+    assert result.stdout.count("Paris [bold]is the") == 7
+    assert "each with its best piece: Paris [bold]is the" in result.stdout
+
+
+def test_fill_shows_the_place_in_a_long_text(model: Path) -> None:
+    text = f"{'the city ' * 50}of [MASK], {'its capital ' * 50}"
+    result = bertie("fill", str(model), text, "--top", "1")
+    assert "the city of" in result.stdout and "… │" in result.stdout
+    assert len(result.stdout) < 1000
+
+
+def test_fill_lines_of_standard_input_as_json(model: Path) -> None:
+    result = bertie("fill", str(model), "-", "--json", stdin="a [MASK]\n\n中 [MASK] b [MASK]\n")
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert (first["text"], second["text"]) == ("a [MASK]", "中 [MASK] b [MASK]")
+    assert [len(fills) for fills in second["masks"]] == [5, 5]
+    assert list(first["masks"][0][0]) == ["piece", "id", "probability", "text"]
+    assert first["best"] == first["masks"][0][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a city"], "bertie: text 1: no [MASK] in 'a city'; write [MASK] where"),
+        (["[MASK]", "--top", "0"], "bertie: top is 1 to 120; found 0"),
+    ],
+)
+def test_fill_refuses_in_one_line(model: Path, arguments: list[str], message: str) -> None:
+    result = bertie("fill", str(model), *arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
 
 
 def test_a_checkpoint_is_imported_and_shown(tmp_path: Path) -> None:
