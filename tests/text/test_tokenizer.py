@@ -456,3 +456,21 @@ def test_masked_text_without_frame_tokens_is_split_as_ever(small: list[str]) -> 
 def test_a_vocabulary_without_special_tokens_is_refused() -> None:
     with pytest.raises(UserError, match=r"no \[MASK\]"):
         Tokenizer(SPECIALS[:-1])
+
+
+def test_a_piece_of_another_vocabulary_is_spelled() -> None:
+    mine = ours([*SPECIALS, "token", "##iz", "##ing", "e", "##", ".", "中"], lower_case=True)
+    spelled = {
+        "Tokenizing": ["token", "##iz", "##ing"],
+        "##izing": ["##iz", "##ing"],
+        "##IZ": ["##iz"],
+        "é.": ["e", "."],
+        "token中": ["token", "中"],
+        "##token": [],  # no letters that continue a word
+        "##iz.": [],  # two words cannot continue one
+        "##": [],
+        "": [],
+        "\0": [],
+        "tokenx": [],
+    }
+    assert {piece: mine.tokens(mine.spell(piece)) for piece in spelled} == spelled

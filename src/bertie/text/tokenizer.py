@@ -13,6 +13,7 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -153,6 +154,20 @@ class Tokenizer:
         if len(words) == 1:
             return self._words[words[0]]
         return b"".join(map(self._words.__getitem__, words))
+
+    def spell(self, piece: str) -> list[int]:
+        """Ids that spell a piece of another vocabulary; none where this one has no letters for it.
+
+        "tokens" may be token ##s here, and "##izing" may be ##iz ##ing.
+        """
+        continues = piece.startswith(PREFIX) and piece != PREFIX
+        words = self._splitter.words(piece.removeprefix(PREFIX) if continues else piece)
+        if continues and len(words) != 1:
+            return []
+        cuts = [self._wordpiece.cut(word, continues=continues)[0] for word in words]
+        ids = b"".join(chain.from_iterable(cuts))
+        found: list[int] = np.frombuffer(ids, ID).tolist()
+        return [] if self.id_of[self.config.unk_token] in found else found
 
     # One text, with places.
 
