@@ -15,7 +15,7 @@ from tests.infer.models import make_directory
 
 # Changing this list is changing what users type: say so in the CHANGELOG.
 SURFACE = {
-    "vocab": "text out recipe size cased against workers sets",
+    "vocab": "text out recipe size cased against extend workers sets",
     "coverage": "text vocab sets",
     "tokenize": "vocab text file max_length as_json lower_case",
     "info": "target batch length",
@@ -103,6 +103,18 @@ def test_the_folder_one_is_in_is_a_tokenizer_too(vocab: Path) -> None:
 def test_tokenize_shows_a_table(vocab: Path) -> None:
     result = bertie("tokenize", "Some [bold]words", "--vocab", str(vocab))
     assert "[UNK]" in result.stdout and "Some" in result.stdout and "words" in result.stdout
+
+
+def test_a_vocabulary_is_extended_and_compared(vocab: Path) -> None:
+    lines = (f"protein {n} of tokenization number {n % 9}\n\n" for n in range(400))
+    (vocab.parent / "c.txt").write_text("".join(lines), "utf-8")
+    arguments = ("vocab", "c.txt", "--extend", "v", "--size", "75", "--out", "w")
+    result = bertie(*arguments, "--set", "learn.min_count=1", cwd=vocab.parent)
+    assert result.returncode == 0, result.stderr
+    assert "60 of them are the old ones with their ids; 15 are new." in result.stdout
+    assert "│ w " in result.stdout and "│ v " in result.stdout
+    refused = bertie(*arguments[:-1], "x", "--cased", cwd=vocab.parent)
+    assert refused.returncode == 2 and "leave the settings tokenizer.*" in refused.stderr
 
 
 def test_coverage_compares(vocab: Path) -> None:

@@ -84,6 +84,9 @@ def vocab(
     against: Annotated[
         list[Path] | None, typer.Option(help="Compare with the vocabulary of this directory.")
     ] = None,
+    extend: Annotated[
+        Path | None, typer.Option(help="Keep all pieces of this directory, and add new ones.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; all cores if not said.")] = None,
     sets: Sets = None,
 ) -> None:
@@ -100,6 +103,9 @@ def vocab(
     `bertie vocab zh.jsonl --out zh_vocab --recipe vocab-chinese`
 
     `bertie vocab notes.txt --out v --size 4000 --set learn.num_unused=0 --against other_vocab`
+
+    `bertie vocab papers/ --out my_vocab --extend models/base --size 35000` keeps the pieces of a
+    model with their ids and its way to split text; new ones come behind them, the most used first
     """
     from bertie.config import read_recipe
     from bertie.text.count import available_cores
@@ -109,10 +115,16 @@ def vocab(
     shorthands = [f"learn.size={size}"] if size is not None else []
     shorthands += ["tokenizer.lower_case=false"] if cased else []
     settings = read_recipe(VocabRecipe, recipe, [*shorthands, *(sets or [])])
-    others = [(folder, *read_tokenizer(folder)) for folder in against or []]
+    compared = [*([extend] if extend is not None else []), *(against or [])]
+    others = [(folder, *read_tokenizer(folder)) for folder in compared]
     with progress_bar() as on_progress:
         learned = make_vocab(
-            text, out, settings, workers=workers or available_cores(), on_progress=on_progress
+            text,
+            out,
+            settings,
+            workers=workers or available_cores(),
+            extends=extend,
+            on_progress=on_progress,
         )
     show_learned(learned, out)
     rows = {str(out): learned.coverage}

@@ -26,8 +26,12 @@ def show_learned(learned: "Learned", out: Path) -> None:
         f"{out}: {len(learned.tokenizer.pieces):,} pieces from {learned.num_words:,} words, "
         f"{learned.num_distinct:,} of them different."
     )
+    if learned.num_old:
+        num_new = len(learned.tokenizer.pieces) - learned.num_old
+        print(f"{learned.num_old:,} of them are the old ones with their ids; {num_new:,} are new.")
     if learned.num_spare > 0:
-        print(f"The text gave {learned.num_spare:,} pieces too few; [unused] slots fill the rest.")
+        instead = "they are left out" if learned.num_old else "[unused] slots fill the rest"
+        print(f"The text gave {learned.num_spare:,} pieces too few; {instead}.")
     if learned.num_forgotten:
         print(f"Memory was bounded: {learned.num_forgotten:,} rare words were not counted.")
     show_problems(learned.problems)
