@@ -205,8 +205,14 @@ def test_fill_lines_of_standard_input_as_json(model: Path) -> None:
     first, second = map(json.loads, result.stdout.splitlines())
     assert (first["text"], second["text"]) == ("a [MASK]", "中 [MASK] b [MASK]")
     assert [len(fills) for fills in second["masks"]] == [5, 5]
-    assert list(first["masks"][0][0]) == ["piece", "id", "probability", "text"]
+    assert list(first["masks"][0][0]) == ["piece", "id", "probability", "span", "text"]
+    assert first["masks"][0][0]["span"] == [2, 8]
     assert first["best"] == first["masks"][0][0]["text"]
+
+
+def test_bytes_that_are_no_text_do_not_stop_it(model: Path) -> None:
+    result = bertie("fill", str(model), "\udcff [MASK]", "--json")
+    assert json.loads(result.stdout)["text"] == "\udcff [MASK]", result.stderr
 
 
 @pytest.mark.parametrize(

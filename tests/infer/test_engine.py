@@ -133,6 +133,8 @@ def test_a_long_text_is_read_around_each_mask(engine: Engine) -> None:
 
 def test_a_very_long_text_is_no_problem(engine: Engine) -> None:
     text = "the city of France " * 50_000
+    many = engine.fill(f"{text}{'[MASK] of ' * 50}{text}")
+    assert len(many.masks) == 50 and len(many.masks[7][0].text) > 2 * len(text)
     assert engine.fill(f"{text}[MASK] {text}").best.startswith(text.rstrip())
 
 

@@ -6,7 +6,7 @@ Parts are imported inside the verbs: `bertie --help` is instant and loads no tor
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
 
@@ -383,7 +383,7 @@ def fill(
     texts = (line for line in read_lines(Path("-")) if line.strip()) if text == ["-"] else text
     for filled in load(model).fill_each(texts, top=top):
         if as_json:
-            print(json.dumps(asdict(filled), ensure_ascii=False), flush=True)
+            print(json.dumps(filled.to_json(), ensure_ascii=False), flush=True)
         else:
             show_filled(filled)
 
@@ -404,6 +404,8 @@ def quickstart(
 
 def main() -> None:
     """Runs a verb; what the user can mend is one line on stderr and exit code 2."""
+    if isinstance(sys.stdout, TextIOWrapper):  # bytes that are no text come back as \\udcff
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except (UserError, OSError) as error:  # an OSError names the file and what is wrong with it

@@ -3,7 +3,7 @@
 # L tokens of a window   m masks of a window
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +21,13 @@ class Fill:
     piece: str  # as the vocabulary writes it; "##s" continues the word before the mask
     id: int
     probability: float
-    text: str  # the whole text with this mask filled and all others left
+    span: tuple[int, int]  # where the mask stands in its text, in characters
+    masked: str = field(repr=False)  # that text
+
+    @property
+    def text(self) -> str:
+        """The whole text with this mask filled and all others left."""
+        return put(self.masked, [self.span], [self.piece])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,6 +41,12 @@ class Filled:
     text: str
     best: str  # the text with the best piece for each mask
     masks: tuple[tuple[Fill, ...], ...]  # of each mask, in the order of the text; best first
+
+    def to_json(self) -> dict[str, object]:
+        """What `bertie fill --json` prints."""
+        names = ("piece", "id", "probability", "span", "text")
+        masks = [[{n: getattr(fill, n) for n in names} for fill in fills] for fills in self.masks]
+        return {"text": self.text, "best": self.best, "masks": masks}
 
 
 class Window(NamedTuple):
@@ -76,12 +88,13 @@ def read_masks(text: str, tokenizer: Tokenizer, max_length: int) -> Masked:
     size = max_length - num_specials(is_pair=False)
     starts = np.clip(places - size // 2, 0, max(0, len(pieces.ids) - size))
     cls_id, sep_id = tokenizer.id(config.cls_token), tokenizer.id(config.sep_token)
+    groups = np.split(places, np.flatnonzero(np.diff(starts)) + 1)  # one for each window
     windows = [
         Window(
             ids=np.concatenate([[cls_id], pieces.ids[start : start + size], [sep_id]]),
-            rows=places[starts == start] - start + 1,
+            rows=group - start + 1,
         )
-        for start in dict.fromkeys(starts.tolist())
+        for start, group in zip(np.unique(starts), groups, strict=True)
     ]
     spans = zip(pieces.starts[places].tolist(), pieces.ends[places].tolist(), strict=True)
     return Masked(text, list(spans), windows)
@@ -100,10 +113,11 @@ def make_filled(masked: Masked, guesses: Sequence[Sequence[Guess]], tokenizer: T
         masks=tuple(
             tuple(
                 Fill(
-                    piece=(piece := tokenizer.pieces[guess.id]),
+                    piece=tokenizer.pieces[guess.id],
                     id=guess.id,
                     probability=guess.probability,
-                    text=put(masked.text, [span], [piece]),
+                    span=span,
+                    masked=masked.text,
                 )
                 for guess in ranked
             )
