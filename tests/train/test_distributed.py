@@ -53,7 +53,7 @@ def alone(store: Store, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
 
 
 @pytest.mark.parametrize("sharding", ["none", "full"])
-@pytest.mark.parametrize("name", ["bert", "lamb"])
+@pytest.mark.parametrize("name", ["bert", pytest.param("lamb", marks=pytest.mark.multi)])
 def test_two_processes_are_one(
     store: Store, tmp_path: Path, alone: list[dict], sharding: str, name: str
 ) -> None:
@@ -71,11 +71,11 @@ def test_two_processes_are_one(
             assert one[figure] == pytest.approx(two[figure], abs=1e-9)
 
 
-@pytest.mark.parametrize("sharding", ["none", "full"])
+@pytest.mark.parametrize("sharding", ["none", pytest.param("full", marks=pytest.mark.multi)])
 def test_a_dead_rank_ends_the_run_and_it_goes_on(
     store: Store, tmp_path: Path, sharding: str
 ) -> None:
-    sets = (f"train.sharding={sharding}", "train.budget=40 steps")  # with dropout
+    sets = (f"train.sharding={sharding}", "train.budget=120 steps")  # with dropout
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     train(store, whole, *sets, processes=2)
     many = subprocess.Popen(
@@ -87,9 +87,9 @@ def test_a_dead_rank_ends_the_run_and_it_goes_on(
     os.kill(wait_for_rank(broken, many.pid), signal.SIGKILL)
     _, errors = many.communicate(timeout=120)
     assert many.returncode != 0
-    assert "lost another rank" in errors or "SIGTERM" in errors or "Signal 9" in errors
-    assert "Traceback" not in errors.split("torch.distributed.elastic")[0]
-    assert 0 < find_checkpoint(broken).counters.step < 40
+    assert "lost another rank" in errors or "SIGTERM" in errors  # torchrun may end it before
+    assert "bertie/train" not in errors  # no traceback of ours
+    assert 0 < find_checkpoint(broken).counters.step < 120
     train(store, broken, *sets, processes=2)
     assert metrics(broken) == metrics(whole)
     check_same_weights(broken, whole)
@@ -114,7 +114,7 @@ def is_rank(pid: int, rank: int) -> bool:
 def test_torchrun_starts_a_run_again_that_lost_a_rank(store: Store, tmp_path: Path) -> None:
     out = tmp_path / "run"
     many = subprocess.Popen(
-        command(store, out, "train.budget=40 steps", processes=2, restarts=1),
+        command(store, out, "train.budget=120 steps", processes=2, restarts=1),
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -124,4 +124,4 @@ def test_torchrun_starts_a_run_again_that_lost_a_rank(store: Store, tmp_path: Pa
     assert many.returncode == 0, errors
     assert "goes on from" in errors
     lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["step"] for line in lines] == list(range(1, 41))
+    assert [json.loads(line)["step"] for line in lines] == list(range(1, 121))

@@ -74,9 +74,35 @@ def open_world(device: Device = "auto") -> Iterator[World]:
     if size == 1:
         yield World(device=here)
         return
-    dist.init_process_group("nccl" if on_gpu else "gloo", device_id=here if on_gpu else None)
-    yield World(rank=dist.get_rank(), size=size, device=here)
+    rank = int(os.environ["RANK"])
+    try:
+        join(rank, size, here)
+        yield World(rank=rank, size=size, device=here)
+    except RuntimeError as error:
+        if not is_lost_peer(error):
+            raise
+        raise UserError(
+            f"rank {rank} lost another rank ({str(error).strip().splitlines()[0]}), whose own "
+            "messages say why. The last checkpoint is whole: the same command goes on from it"
+        ) from None
     dist.destroy_process_group()  # not after an error: it would wait for ranks that are gone
+
+
+def join(rank: int, size: int, device: torch.device) -> None:
+    """Meets the other ranks, where torchrun says.
+
+    A restart may find the addresses of the ranks before it: so each has a place of its own.
+    """
+    store, _, _ = next(dist.rendezvous("env://"))  # type: ignore[attr-defined]
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    on_gpu = device.type == "cuda"
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo",
+        store=dist.PrefixStore(f"attempt-{attempt}", store),  # type: ignore[attr-defined]
+        rank=rank,
+        world_size=size,
+        device_id=device if on_gpu else None,
+    )
 
 
 def spread(model: Bert, world: World, sharding: Sharding) -> nn.Module:

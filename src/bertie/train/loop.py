@@ -25,7 +25,6 @@ from bertie.train.distributed import (
     Device,
     Sharding,
     World,
-    is_lost_peer,
     part_like,
     spread,
     syncing,
@@ -175,16 +174,7 @@ class Trainer:
     def run(self, steps: Iterable[GlobalStep], *, until: float = 1.0) -> None:
         """Trains until the progress is `until`, or the steps end."""
         with catch_signals() as signals:
-            try:
-                self._run(steps, until, signals)
-            except RuntimeError as error:
-                if self.world.size == 1 or not is_lost_peer(error):
-                    raise
-                raise UserError(
-                    f"rank {self.world.rank} lost another rank after step {self.counters.step} "
-                    f"({str(error).strip().splitlines()[0]}); the messages of that rank say why. "
-                    "The last checkpoint is whole: the same command goes on from it"
-                ) from None
+            self._run(steps, until, signals)
 
     def _run(self, steps: Iterable[GlobalStep], until: float, signals: list[int]) -> None:
         self.spread.train()
