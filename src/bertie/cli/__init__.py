@@ -5,7 +5,8 @@ Parts are imported inside the verbs: `bertie --help` is instant and loads no tor
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
@@ -329,8 +330,16 @@ def prepare(
 @app.command()
 def pretrain(
     recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")],
-    store: Annotated[Path, typer.Option(help="The token store to train on.")],
-    out: Annotated[Path, typer.Option(help="Folder of the run: metrics, checkpoints, model.")],
+    store: Annotated[Path | None, typer.Option(help="The token store to train on.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run: metrics, checkpoints, model.")
+    ] = None,
+    start: Annotated[
+        Path | None, typer.Option(help="A model directory to go on from, say to a new domain.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option(help="Go on from the last checkpoint in --out, if there is one.")
+    ] = True,
     sets: Sets = None,
 ) -> None:
     """Pre-train a BERT on a token store, with masked LM and next sentence.
@@ -339,25 +348,35 @@ def pretrain(
 
     `bertie pretrain tiny-cpu --store my_store --out my_run`
 
-    `bertie pretrain tiny-cpu --store my_store --out other --set train.steps=5000`
+    `bertie pretrain mini --store my_store --out other --set "train.budget=30 minutes"`
+
+    `torchrun --nproc-per-node 8 -m bertie pretrain base --store my_store --out big_run`
     """
     from bertie.config import read_recipe
-    from bertie.pretrain import PretrainRecipe
+    from bertie.pretrain import PretrainRecipe, check_new
     from bertie.pretrain import pretrain as run
+    from bertie.train.log import describe_figures, watch
+    from bertie.train.loop import Stopped
 
     settings = read_recipe(PretrainRecipe, recipe, sets or [])
-    made = run(store, out, settings, show=lambda line: print(show_metrics(line), flush=True))
+    settings = replace(
+        settings,
+        store=store or settings.store,
+        out=out or settings.out,
+        start=start or settings.start,
+    )
+    if not resume:
+        check_new(settings)
+    try:
+        with watch() as show:
+            made = run(settings, show=show)
+    except Stopped as stopped:
+        print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
+        raise SystemExit(128 + stopped.number) from None
     print(f"{made.model}: {made.counters.tokens:,} tokens in {made.counters.seconds:.0f} s")
     if made.held_out:
-        figures = ", ".join(f"{name} {value:.4f}" for name, value in made.held_out.items())
-        print(f"held-out text: {figures}")
-
-
-def show_metrics(line: Mapping[str, float]) -> str:
-    """One line of metrics for people."""
-    shares = [f"{name} {value:.3f}" for name, value in line.items() if "_loss" in name]
-    shares += [f"{name} {value:.1%}" for name, value in line.items() if "_accuracy" in name]
-    return f"step {line['step']:,}  {'  '.join(shares)}  {line['tokens_per_s']:,} tokens/s"
+        print(f"held-out text: {describe_figures(made.held_out)}")
+        print(f"guessing by frequency: {made.unigram:.3f}")
 
 
 @app.command()
