@@ -102,6 +102,15 @@ SHIPPED = {
     "vocab-cased": VocabRecipe,
     "vocab-chinese": VocabRecipe,
     "tiny-cpu": PretrainRecipe,
+    "mini": PretrainRecipe,
+    "small": PretrainRecipe,
+    "medium": PretrainRecipe,
+    "base": PretrainRecipe,
+    "large": PretrainRecipe,
+    "base-one-gpu-day": PretrainRecipe,
+    "chinese-base": PretrainRecipe,
+    "domain-adapt": PretrainRecipe,
+    "roberta-style": PretrainRecipe,
 }
 
 
