@@ -21,7 +21,7 @@ SURFACE = {
     "info": "target batch length",
     "import": "source out lower_case gelu",
     "prepare": "text vocab out recipe workers sets",
-    "pretrain": "recipe store out sets",
+    "pretrain": "recipe store out start resume sets",
     "fill": "model text top as_json",
     "quickstart": "out",
 }
