@@ -1,7 +1,6 @@
 """The shipped pre-training recipes: numbers that are known, and each runs, if only at toy scale."""
 
 import json
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from bertie.checkpoint.state import find_checkpoint
 from bertie.config import find_recipe, read_recipe
 from bertie.data.steps import TERMS
 from bertie.data.store import Store
-from bertie.model.bert import Bert
 from bertie.model.config import count_parameters, named_size
 from bertie.prepare import HELD_OUT
 from bertie.pretrain import PretrainRecipe, pretrain
@@ -117,14 +115,11 @@ def test_the_first_line_is_the_command(name: str) -> None:
     assert ("--start MODEL" in first) == (read(name).model is None)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_every_setting_is_explained_after_it(name: str) -> None:
     for line in find_recipe(name).read_text(encoding="utf-8").splitlines():
-        if "=" in line.partition("#")[0]:
-            (value,) = tomllib.loads(line).values()
-            _, _, comment = line.partition("# ")
-            assert len(comment.split()) >= 1, line
-            assert not isinstance(value, dict), line
+        setting, _, comment = line.partition("# ")
+        assert comment or "=" not in setting, f"{line!r} has no comment"
         assert len(line) <= 100, line
 
 
@@ -176,10 +171,10 @@ def shrink(name: str) -> list[str]:
         # Compiling takes minutes; the batches have the fixed shape they would have.
         f"data.loader.fill={str(recipe.train.compile).lower()}",
         "train.compile=false",
-        "train.budget=10 steps",
+        "train.budget=6 steps",
         "train.device=cpu",
         "train.log_every=1",
-        "train.evaluate_every=5",
+        "train.evaluate_every=3",
     ]
 
 
@@ -196,14 +191,15 @@ def test_it_runs_through_all_its_phases(
             start=start if recipe.model is None else None,
         )
     )
-    assert made.counters.step == 10
+    assert made.counters.step == 6
     assert made.counters.skipped == 0
     checkpoint = find_checkpoint(tmp_path)
     assert checkpoint is not None
     assert checkpoint.counters.phase == max(0, len(recipe.phases) - 1)
-    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").open(encoding="utf-8")]
+    text = (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
+    lines = [json.loads(line) for line in text.splitlines()]
     trained = [line for line in lines if "rate" in line]
-    assert [line["step"] for line in trained] == list(range(1, 11))
+    assert [line["step"] for line in trained] == list(range(1, 7))
     assert all(0 < line["mlm_loss"] < 10 for line in trained)
     assert all(("nsp_loss" in line) == ("nsp" in recipe.terms) for line in trained)
     assert max(line["rate"] for line in trained) <= recipe.optim.peak
@@ -217,13 +213,13 @@ def test_every_objective_of_a_recipe_fits_its_instances() -> None:
         assert (recipe.pair is None) == (recipe.data.instances.kind not in TERMS)
 
 
-def test_a_toy_is_what_the_recipe_says_but_for_its_size(store: Store) -> None:
+def test_a_toy_is_what_the_recipe_says_but_for_its_size() -> None:
     for name in NAMES:
         full, toy = read(name), read_recipe(PretrainRecipe, name, shrink(name))
-        assert toy.optim == full.optim
-        assert toy.data.masking == full.data.masking
+        assert (toy.objective, toy.optim, toy.data.masking) == (
+            full.objective,
+            full.optim,
+            full.data.masking,
+        )
         assert toy.train.precision == full.train.precision
         assert [phase.share for phase in toy.phases] == [phase.share for phase in full.phases]
-        if toy.model is not None:
-            model = Bert(replace(toy.model, vocab_size=store.manifest.vocab_size), toy.heads)
-            assert model.heads == full.heads
