@@ -113,7 +113,7 @@ def plain_segments(answer: str, tokenize: Callable[[str], list[str]]) -> list[st
         if character in IGNORED:
             continue
         if 0x4E00 <= ord(character) <= 0x9FA5:
-            found += [*tokenize(other), character]
+            found += [*(tokenize(other) if other else []), character]
             other = ""
         else:
             other += character

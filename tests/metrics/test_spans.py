@@ -3,6 +3,7 @@
 import random
 import warnings
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -35,9 +36,7 @@ def conlleval_spans(tags: list[str]) -> list[Span]:
     """conlleval's way: does a span end between two neighbours, does one start?"""
     spans, start = [], 0
     pairs = [("O", "")] + [(tag[0], tag[2:]) for tag in tags] + [("O", "")]
-    for place, ((last, last_label), (letter, label)) in enumerate(
-        zip(pairs, pairs[1:], strict=False)
-    ):
+    for place, ((last, last_label), (letter, label)) in enumerate(pairwise(pairs)):
         ends = last in "ES" or (last in "BI" and letter in "BSO")
         ends = ends or (last != "O" and last_label != label)
         starts = letter in "BS" or (last in "ESO" and letter in "EI")
