@@ -6,7 +6,7 @@ Colours are those of the page (page.py); values that are no numbers leave gaps.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bertie.metrics.classes import Calibration
 from bertie.report.numbers import Axis, labels, make_axis, percent, short
@@ -71,7 +71,7 @@ def line_chart(
     lines = [thin(one) for one in series if any(map(math.isfinite, one.y))]
     heights = [value for line in lines for value in line.y] + [level.y for level in levels]
     axes = Field(
-        x=make_axis([value for line in lines for value in line.x], is_log=is_log_x),
+        x=whole_ticks([value for line in lines for value in line.x], is_log=is_log_x),
         y=padded(heights + list(y_range or ()), is_log=is_log_y),
     )
     parts = [frame(title, axes, x_label)]
@@ -226,11 +226,11 @@ def frame(title: str, axes: Field, x_label: str) -> Markup:
 
 def legend(names: Sequence[str]) -> Markup:
     """A stroke and a name per line, in a row under the title."""
-    parts, x = [], float(LEFT)
+    parts, x = [], 0.0
     for number, name in enumerate(names):
         parts.append(path([(x, 33), (x + 16, 33)], f"line s{number % NUM_COLOURS}"))
         parts.append(text(x + 21, 37, cut(name, 28)))
-        x += 21 + len(cut(name, 28)) * LETTER + 14
+        x += 21 + len(cut(name, 28)) * LETTER + 12
     return Markup("".join(parts))
 
 
@@ -271,6 +271,14 @@ def thin(line: Series) -> Series:
         kept |= {min(found)[1], max(found)[1]} if found else {start}
     order = sorted(kept)
     return Series(name=line.name, x=[line.x[p] for p in order], y=[line.y[p] for p in order])
+
+
+def whole_ticks(values: Sequence[float], *, is_log: bool) -> Axis:
+    """An axis; between whole numbers, such as steps and epochs, there is nothing to mark."""
+    axis = make_axis(values, is_log=is_log)
+    if not values or not all(float(value).is_integer() for value in values):
+        return axis
+    return replace(axis, ticks=tuple(tick for tick in axis.ticks if float(tick).is_integer()))
 
 
 def padded(values: Sequence[float], *, is_log: bool) -> Axis:
