@@ -10,7 +10,7 @@ the table leaves whole as well.
 import re
 from collections.abc import Mapping, Sequence
 
-import numpy as np
+from bertie.metrics.intervals import mean
 
 # The scorer ignores these, and only these: "…", "?" and "," count.
 IGNORED = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
@@ -106,7 +106,3 @@ def longest_run(one: Sequence[str], two: Sequence[str]) -> int:
         ]
         longest = max(longest, *ending_here)
     return longest
-
-
-def mean(values: Sequence[float]) -> float:
-    return float(np.mean(values)) if values else 0.0

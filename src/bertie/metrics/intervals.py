@@ -29,7 +29,7 @@ def bootstrap_interval(
 
 
 def mean(values: Sequence[float]) -> float:
-    return float(np.mean(values))
+    return float(np.mean(values)) if values else 0.0
 
 
 def spread(values: Sequence[float]) -> float:

@@ -43,7 +43,7 @@ pre { background: var(--shade); padding: .6rem .8rem; overflow-x: auto; font-siz
   white-space: pre-wrap; }
 .figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr));
   gap: 1rem 2rem; }
-figure { margin: .5rem 0; min-width: 0; max-width: 40rem; break-inside: avoid; }
+figure { margin: .5rem 0; min-width: 0; max-width: 34rem; break-inside: avoid; }
 figure svg { width: 100%; height: auto; display: block; }
 @media print { body { max-width: none; padding: 0; font-size: 11pt; } tr { break-inside: avoid; }
   .figures { grid-template-columns: 1fr 1fr; } h2 { break-after: avoid; } }
