@@ -150,7 +150,7 @@ def run_tables(results: FinetuneResults) -> list[Markup]:
         for run in sorted(results.runs, key=results.rank, reverse=True)
     ]
     columns = ("seed", *names, *(name.replace("_", " ") for name in scores), "time")
-    blocks.append(table((*columns, " "), rows, numbers=columns))
+    blocks.append(table((*columns, " "), rows, numbers=(*columns, " ")))
     return [*blocks, *curves(results)]
 
 
