@@ -108,6 +108,13 @@ def test_hostile_settings_stay_texts(tmp_path: Path) -> None:
     assert HOSTILE[0] in bad.texts
 
 
+def test_the_command_is_as_one_types_it(tmp_path: Path) -> None:
+    words = ["/x/bertie/__main__.py", "pretrain", "tiny-cpu", "--set", "train.budget=5 minutes"]
+    shown = "bertie pretrain tiny-cpu --set 'train.budget=5 minutes'"
+    assert shown in report(tmp_path, [training(10)], {"command": words}).texts
+    assert "make it" in report(tmp_path, [training(10)], {"command": "make it"}).texts
+
+
 def test_a_missing_run_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"no file .*metrics\.jsonl"):
         write_pretraining_report(tmp_path)
