@@ -54,7 +54,9 @@ class Task(Protocol[E, P]):
     def metric(self) -> str:
         """The score that decides, one of `score`'s."""
 
-    def read(self, path: Path, *, skip_bad: bool, needs_labels: bool) -> Dataset[E]: ...
+    def read(self, path: Path, *, skip_bad: bool = False, needs_labels: bool = False) -> Dataset[E]:
+        """The examples of a file. Labels are needed to train, not to predict."""
+
     def settle(self, train: Dataset[E]) -> Self:
         """With all that the training data decide."""
 

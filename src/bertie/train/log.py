@@ -28,14 +28,14 @@ class Log:
         self.show = show
         self.last = begin
         self.totals: dict[str, Tensor] = {}
-        self.num_targets: dict[str, int] = {}
+        self.num_targets: dict[str, float] = {}
         keep_until(self.path, begin.step)
 
     def add(
         self,
         counters: Counters,
         sums: Mapping[str, tuple[Tensor, Tensor]],
-        num_targets: Mapping[str, int],
+        num_targets: Mapping[str, float],
         *,
         norm: float,
         rate: float,
