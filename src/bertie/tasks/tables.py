@@ -83,33 +83,33 @@ def read_table(
     if kind not in (*TABS, *COMMAS):
         listed = ", ".join((*COMMAS, *TABS, *JSON, ".parquet"))
         raise UserError(f"{path} is of no known kind; there are: {listed}, also packed (.gz ...)")
+    return read_delimited(path, rejects, known=known, literal=literal)
+
+
+def read_delimited(
+    path: Path, rejects: Rejects, *, known: Collection[str], literal: bool | None
+) -> Table:
+    """Lines of columns, between commas or tabs."""
     text = read_text(path)
+    delimiter = "," if kind_of(path) in COMMAS else "\t"
+    is_literal = delimiter == "\t" and (not is_quoted(text) if literal is None else literal)
     lines = list(enumerate(text.split("\n"), 1))
-    delimiter = "," if kind in COMMAS else "\t"
-    if literal is None:
-        literal = delimiter == "\t" and not ('"' in text and '"' not in QUOTED.sub("", text))
     first = next((line for _, line in lines if line.strip()), "")
-    fields = first.split(delimiter) if literal else parse_row([first], delimiter)
-    fields = fields or first.split(delimiter)
-    has_header = kind in COMMAS or bool({field.strip().casefold() for field in fields} & set(known))
-    names = [field.strip() for field in fields]
+    parsed = [] if is_literal else parse_row([first], delimiter)
+    names = [name.strip() for name in parsed or first.split(delimiter)]
+    has_header = delimiter == "," or bool({name.casefold() for name in names} & set(known))
     if not has_header:
-        names = [str(number) for number in range(len(fields))]
+        names = [str(number) for number in range(len(names))]
     if len(set(names)) != len(names):
         raise UserError(f"{path} has two columns of one name: {', '.join(names)}; rename one")
-    cells = (
-        split_literally(lines, delimiter)
-        if literal
-        else read_rows(iter(lines), delimiter, len(names))
-    )
+    split = split_literally(lines, delimiter)
     rows = []
-    for number, row in cells:
+    for number, row in split if is_literal else read_rows(iter(lines), delimiter, len(names)):
         place = f"{path}, line {number}"
-        if len(row) != len(names):
-            advice = f"found {len(row)} and {len(names)}; mend it"
-            rejects.add(place, RAGGED, advice)
-        else:
+        if len(row) == len(names):
             rows.append(Row(place, dict(zip(names, row, strict=True))))
+        else:
+            rejects.add(place, RAGGED, f"found {len(row)} and {len(names)}; mend it")
     kind = "CSV" if delimiter == "," else "table with tabs"
     return Table(
         path=path,
@@ -118,6 +118,11 @@ def read_table(
         has_header=has_header,
         rows=rows[has_header:],
     )
+
+
+def is_quoted(text: str) -> bool:
+    """Whether every quote belongs to a quoted field, and there is one."""
+    return '"' in text and '"' not in QUOTED.sub("", text)
 
 
 def split_literally(
