@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test test-slow check format clean
+.PHONY: quickstart test test-slow test-multi check format clean
 
 quickstart: .venv/bertie ## the whole way on the text that every Python machine has
 	$(BIN)/bertie quickstart
@@ -12,6 +12,9 @@ test: check ## lint, types, tests
 
 test-slow: .venv/test ## the heavy equality tests over the shared corpora, minutes of CPU time
 	$(BIN)/pytest -m slow
+
+test-multi: .venv/test ## more runs over several processes, on a CPU
+	$(BIN)/pytest -m multi
 
 check: .venv/test
 	$(BIN)/ruff check .

@@ -104,6 +104,9 @@ def convert(value: Any, hint: Any, path: str) -> Any:
 def _convert_union(value: Any, hints: Sequence[Any], path: str) -> Any:
     if value in (None, "none") and NoneType in hints:  # TOML has no null
         return None
+    tables = [hint for hint in hints if is_dataclass(hint)]
+    if tables and isinstance(value, Mapping):  # so that its own error is the one that is seen
+        return convert(value, tables[0], path)
     for hint in hints:
         try:
             return convert(value, hint, path)

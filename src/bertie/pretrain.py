@@ -1,38 +1,111 @@
 """From a token store to a pre-trained model directory: wiring of loader, model, objective, loop."""
 
+import platform
+import shutil
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from bertie.checkpoint.model_dir import open_model, save_model
-from bertie.checkpoint.state import Checkpoint, Counters, find_checkpoint
+import bertie
+from bertie.checkpoint.draft import draft_of
+from bertie.checkpoint.json_files import write_json
+from bertie.checkpoint.model_dir import open_model
+from bertie.checkpoint.state import (
+    Checkpoint,
+    Counters,
+    Saving,
+    find_checkpoint,
+    list_checkpoints,
+    remove_drafts,
+)
+from bertie.data.entropy import unigram_entropy
 from bertie.data.loader import Batch, Loader
-from bertie.data.steps import DataConfig
+from bertie.data.steps import TERMS, DataConfig
 from bertie.data.store import TOKENIZER, Store, open_store
 from bertie.errors import UserError
 from bertie.model.bert import Bert
-from bertie.model.config import ModelConfig
+from bertie.model.config import ModelConfig, train_flops
 from bertie.objectives import Term, cross_entropy
+from bertie.plan import Plan, make_plan
 from bertie.prepare import HELD_OUT
+from bertie.train.budget import Phase
+from bertie.train.distributed import World, open_world
 from bertie.train.evaluate import evaluate_pretraining
-from bertie.train.log import Log
-from bertie.train.loop import Run, TrainConfig, train
+from bertie.train.hardware import find_peak
+from bertie.train.health import check_pairs, find_warnings
+from bertie.train.log import Log, Show
+from bertie.train.loop import DTYPES, TrainConfig, Trainer
 from bertie.train.optim import OptimConfig
 
-Show = Callable[[Mapping[str, Any]], None]
+Objective = Literal["mlm+nsp", "mlm", "nsp", "mlm+sop"]
+HEADS = {"mlm": "masked_lm", "nsp": "next_sentence", "sop": "next_sentence"}
 EVALUATED_STEPS = 20  # batches of held-out text, at most
+# What may be changed when a run goes on: it does not change what is learned.
+HARMLESS = {
+    "store",
+    "out",
+    "data.loader.micro_tokens",
+    "data.loader.num_workers",
+    "data.loader.prefetch",
+    "train.compile",
+    "train.recompute",
+    "train.sharding",
+    "train.device",
+    "train.log_every",
+    "train.evaluate_every",
+    "train.save_every",
+    "train.keep",
+    "train.tensorboard",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PretrainRecipe:
-    model: ModelConfig = field(default_factory=ModelConfig)  # vocab_size comes from the store
+    """All settings of a run."""
+
+    objective: Objective = "mlm+nsp"
+    store: Path | None = None  # the token store to train on
+    out: Path | None = None  # folder of the run
+    start: Path | None = None  # model directory to go on from
+    grow: bool = False  # the started model takes the store's vocabulary, and positions as needed
+    model: ModelConfig | None = None  # vocab_size comes from the store; none: BASE, or the start's
     data: DataConfig = field(default_factory=DataConfig)
+    phases: tuple[Phase, ...] = ()  # none: all at data.instances.max_length
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+
+    def __post_init__(self) -> None:
+        pair, kind = self.pair, self.data.instances.kind
+        if pair is not None and TERMS.get(kind) != pair:
+            fitting = [name for name, term in TERMS.items() if term == pair]
+            raise UserError(
+                f"the objective {self.objective} needs data.instances.kind = "
+                f"{' or '.join(fitting)}; found {kind}"
+            )
+        if self.start is not None and self.model is not None:
+            raise UserError(f"a model that starts from {self.start} has its shape; remove [model]")
+        if self.grow and self.start is None:
+            raise UserError("grow goes with start, the model directory to go on from")
+
+    @property
+    def terms(self) -> tuple[str, ...]:
+        return tuple(self.objective.split("+"))
+
+    @property
+    def pair(self) -> str | None:
+        """The loss of pairs: nsp, sop or none."""
+        return next((term for term in self.terms if term != "mlm"), None)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Heads that the objective does not train are not built."""
+        return tuple(HEADS[term] for term in self.terms)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,115 +115,307 @@ class Pretrained:
     model: Path
     counters: Counters
     held_out: dict[str, float]  # empty if the store has nothing held out
+    unigram: float  # nats: the loss of guessing by frequency
 
 
-def pretrain(
-    folder: Path, out: Path, recipe: PretrainRecipe, *, show: Show = lambda line: None
-) -> Pretrained:
-    """Trains a model on a store, going on where an earlier run in `out` stopped."""
-    store = open_store(folder)
-    config = replace(recipe.model, vocab_size=store.manifest.vocab_size)
-    if recipe.data.instances.max_length > config.max_positions:
-        raise UserError(
-            f"data.instances.max_length {recipe.data.instances.max_length} is more than the "
-            f"{config.max_positions} positions of the model"
+def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretrained:
+    """Trains a model on a store, going on where an earlier run in the same folder stopped."""
+    if recipe.store is None or recipe.out is None:
+        raise UserError("say what to train on and where to write: --store STORE --out RUN")
+    with open_world(recipe.train.device) as world:
+        store, out = open_store(recipe.store), recipe.out
+        checkpoint = find_common_checkpoint(out, world)
+        model, notes = make_model(recipe, store, checkpoint)
+        settings = settings_of(recipe, model.config, store)
+        if checkpoint is not None:
+            check_same(checkpoint, settings)
+        model.to(world.device)
+        stored = 0 if checkpoint is None else checkpoint.kept["micro_tokens"]
+        plan = make_plan(
+            recipe.data,
+            recipe.phases,
+            recipe.train,
+            store=store,
+            model=model,
+            objective=objective_of(recipe),
+            world=world,
+            micro_tokens=stored,
         )
-    settings = {"store": store.manifest.digest, **asdict(replace(recipe, model=config))}
+        unigram = unigram_entropy(store)
+        if world.is_first:
+            begin_run(out, settings, unigram, world)
+            for note in (*notes, *preflight(plan, model, store, unigram, checkpoint)):
+                show({"note": note})
+        trainer = Trainer(
+            model,
+            objective_of(recipe),
+            config=recipe.train,
+            optim=recipe.optim,
+            budget=plan.budget,
+            saving=Saving(
+                folder=out,
+                settings=settings,
+                tokenizer_from=store.folder / TOKENIZER,
+                keep=recipe.train.keep,
+                kept={"micro_tokens": plan.micro_tokens},
+            ),
+            world=world,
+            log=open_log(recipe, plan, model, world, with_warnings(show, unigram), checkpoint),
+            evaluate=HeldOut(store, plan.phases[-1].data, recipe, world),
+            resume=checkpoint,
+        )
+        run_phases(trainer, plan, store, world)
+        if world.is_first:
+            publish(out)
+        held_out = trainer.figures or trainer.look()
+        return Pretrained(
+            model=out / "model", counters=trainer.counters, held_out=held_out, unigram=unigram
+        )
+
+
+def run_phases(trainer: Trainer, plan: Plan, store: Store, world: World) -> None:
+    for phase in plan.phases[trainer.counters.phase :]:
+        if trainer.progress < phase.until:
+            with Loader(
+                store,
+                phase.data,
+                rank=world.rank,
+                world_size=world.size,
+                start_step=trainer.counters.phase_step,
+                end_step=phase.num_steps,
+            ) as steps:
+                trainer.run(steps, until=phase.until)
+        if phase.until < 1:
+            trainer.next_phase()
+
+
+def publish(out: Path) -> None:
+    """The newest checkpoint's model becomes the model of the run."""
     checkpoint = find_checkpoint(out)
-    if checkpoint is not None:
-        check_same(checkpoint, settings)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = make_model(config, recipe, checkpoint).to(device)
-    begin = checkpoint.counters if checkpoint is not None else Counters()
-    out.mkdir(parents=True, exist_ok=True)
-    log = Log(out, every=recipe.train.log_every, begin=begin, show=show)
-    run = Run(folder=out, settings=settings, tokenizer_from=store.folder / TOKENIZER)
-    counters = begin
-    with Loader(store, recipe.data, start_step=begin.step, end_step=recipe.train.steps) as steps:
-        if begin.step < recipe.train.steps:
-            counters = train(
-                model,
-                steps,
-                objective_of(recipe.data.instances.kind),
-                run,
-                config=recipe.train,
-                optim=recipe.optim,
-                log=log,
-                resume=checkpoint,
-            )
-    save_model(model, out / "model", tokenizer_from=store.folder / TOKENIZER)
-    held_out = evaluate_held_out(model, store, recipe)
-    return Pretrained(model=out / "model", counters=counters, held_out=held_out)
+    assert checkpoint is not None
+    with draft_of(out / "model") as draft:
+        shutil.copytree(checkpoint.model, draft, dirs_exist_ok=True)
+
+
+# --- what a run begins with ---
+
+
+def find_common_checkpoint(out: Path, world: World) -> Checkpoint | None:
+    """The newest checkpoint; all ranks must see the same one."""
+    checkpoint = find_checkpoint(out)
+    step = 0 if checkpoint is None else checkpoint.counters.step
+    if world.least(step) != -world.least(-step):
+        raise UserError(
+            f"rank {world.rank} sees step {step} in {out}, others see another; all machines must "
+            "see the same folder"
+        )
+    return checkpoint
+
+
+def check_new(recipe: PretrainRecipe) -> None:
+    """Refuses a folder in which a run has begun."""
+    if recipe.out is not None and list_checkpoints(recipe.out):
+        raise UserError(f"{recipe.out} holds a run; go on with it, or take another --out")
+
+
+def settings_of(recipe: PretrainRecipe, config: ModelConfig, store: Store) -> dict[str, Any]:
+    """What a checkpoint remembers, as JSON can hold it; the store by what is in it."""
+    values = asdict(replace(recipe, model=None)) | {"model": asdict(config)}
+    paths = {name: str(values[name]) for name in ("store", "out", "start") if values[name]}
+    return values | paths | {"store_digest": store.manifest.digest}
 
 
 def check_same(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> None:
     """A run goes on with the settings it began with, or not at all."""
     before, now = flatten(checkpoint.settings), flatten(settings)
     for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
+        if name not in HARMLESS and before.get(name) != now.get(name):
             raise UserError(
                 f"{checkpoint.folder} was trained with {name} = {before.get(name)}, the recipe "
                 f"says {now.get(name)}; take the same settings, or another --out"
             )
 
 
-def flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{path}{name}.")
-        else:
-            flat[f"{path}{name}"] = list(value) if isinstance(value, tuple) else value
-    return flat
+def flatten(values: Any, path: str = "") -> dict[str, Any]:
+    """
+    >>> flatten({"train": {"seed": 3}, "phases": [{"share": 1}]})
+    {'train.seed': 3, 'phases.0.share': 1}
+    """
+    if isinstance(values, list | tuple):
+        values = {str(n): value for n, value in enumerate(values)}
+    if not isinstance(values, Mapping):
+        return {path: values}
+    parts = [flatten(v, f"{path}.{name}" if path else name) for name, v in values.items()]
+    return {name: value for part in parts for name, value in part.items()}
 
 
-def make_model(config: ModelConfig, recipe: PretrainRecipe, checkpoint: Checkpoint | None) -> Bert:
-    if checkpoint is None:
-        generator = torch.Generator().manual_seed(recipe.train.seed)
-        return Bert(config, HEADS[recipe.data.instances.kind], generator=generator)
-    opened = open_model(checkpoint.model, heads=HEADS[recipe.data.instances.kind])
-    for parameter in opened.model.parameters():  # mapped from the file, which stays as it is
+def make_model(
+    recipe: PretrainRecipe, store: Store, checkpoint: Checkpoint | None
+) -> tuple[Bert, list[str]]:
+    """The model to train, and what is to be said of it."""
+    generator = torch.Generator().manual_seed(recipe.train.seed)
+    if checkpoint is not None:
+        model, notes = open_model(checkpoint.model, heads=recipe.heads).model, []
+        notes.append(f"goes on from {checkpoint.folder}")
+        if recipe.model is not None:  # dropout of the classifier and the like are not in the file
+            model.config = replace(recipe.model, vocab_size=store.manifest.vocab_size)
+    elif recipe.start is not None:
+        model, notes = start_from(recipe.start, recipe, store, generator)
+    else:
+        config = replace(recipe.model or ModelConfig(), vocab_size=store.manifest.vocab_size)
+        return Bert(config, recipe.heads, generator=generator), []
+    for parameter in model.parameters():  # mapped from the file, which stays as it is
         parameter.data = parameter.data.clone()
-    opened.model.config = config  # dropout of the classifier and the like are not in the file
-    return opened.model
+    return model, notes
 
 
-HEADS = {  # heads that the objective does not train are not built
-    "nsp": ("masked_lm", "next_sentence"),
-    "sentences": ("masked_lm", "next_sentence"),
-    "sop": ("masked_lm", "next_sentence"),
-    "full": ("masked_lm",),
-}
+def start_from(
+    directory: Path, recipe: PretrainRecipe, store: Store, generator: torch.Generator
+) -> tuple[Bert, list[str]]:
+    raise UserError("not yet")
 
 
-def objective_of(kind: str) -> Callable[[nn.Module, Batch], dict[str, Term]]:
-    pair = {"nsp": "nsp", "sentences": "nsp", "sop": "sop"}.get(kind)
+def begin_run(out: Path, settings: Mapping[str, Any], unigram: float, world: World) -> None:
+    """Says in run.json what is run, on what; and clears away what a killed run left."""
+    out.mkdir(parents=True, exist_ok=True)
+    remove_drafts(out)
+    gpu = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else None
+    values = {
+        "command": sys.argv,
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+        "settings": settings,
+        "unigram_entropy": unigram,
+        "processes": world.size,
+        "threads": torch.get_num_threads(),
+        "machine": f"{platform.platform()}, {platform.processor() or platform.machine()}",
+        "gpu": gpu,
+        "versions": {
+            "bertie": bertie.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+    }
+    write_json(out / "run.json", values)
+
+
+def preflight(
+    plan: Plan, model: Bert, store: Store, unigram: float, checkpoint: Checkpoint | None
+) -> Iterator[str]:
+    """What the run will do and cost, before it starts."""
+    first, header, manifest = plan.phases[0], plan.header, store.manifest
+    batch_size = first.data.loader.batch_size
+    tokens = header.mean_length * batch_size
+    flops = train_flops(model.config, length=round(header.mean_length))
+    yield f"{sum(p.numel() for p in model.parameters()):,} parameters"
+    yield (
+        f"{manifest.num_tokens:,} tokens of text, {header.num_instances:,} instances an epoch of "
+        f"{header.mean_length:.0f} tokens on average"
+    )
+    lengths = ", then ".join(str(phase.data.instances.max_length) for phase in plan.phases)
+    yield (
+        f"a step: {batch_size:,} instances, {tokens:,.0f} tokens, {flops * batch_size:.2e} "
+        f"operations; micro-batches of up to {plan.micro_tokens:,} tokens; length {lengths}"
+    )
+    yield f"{plan.memory.total / 1e9:.2f} GB of memory, estimated"
+    if plan.budget.unit == "steps":
+        total = plan.budget.amount * tokens
+        yield f"{plan.budget.amount:,.0f} steps, {total:,.0f} tokens, " + (
+            f"{plan.budget.amount * batch_size / header.num_instances:.1f} epochs"
+        )
+    else:
+        yield f"{plan.budget.amount:,.0f} {plan.budget.unit}"
+    yield f"guessing by frequency loses {unigram:.2f} nats a masked token"
+    if warning := check_pairs(header.num_second, header.num_pairs):
+        yield f"warning: {warning}"
+    if checkpoint is not None:
+        yield f"{plan.budget.progress(checkpoint.counters):.1%} are done"
+
+
+def open_log(
+    recipe: PretrainRecipe,
+    plan: Plan,
+    model: Bert,
+    world: World,
+    show: Show,
+    checkpoint: Checkpoint | None,
+) -> Log:
+    length = round(plan.header.mean_length)
+    peak = find_peak(world.device, recipe.train.precision)
+    return Log(
+        recipe.out or Path(),
+        every=recipe.train.log_every,
+        show=show,
+        resume=checkpoint,
+        is_silent=not world.is_first,
+        flops_per_token=train_flops(model.config, length=length) / length,
+        peak_flops=peak and peak * world.size,
+        tensorboard=recipe.train.tensorboard,
+    )
+
+
+def with_warnings(show: Show, unigram: float) -> Show:
+    """Shows lines, and after each what it warns of, every kind once."""
+    seen: set[str] = set()
+
+    def show_all(line: Mapping[str, Any]) -> None:
+        show(line)
+        found = find_warnings(line, unigram) if "progress" in line else {}
+        for kind in sorted(found.keys() - seen):
+            seen.add(kind)
+            show({"warning": found[kind]})
+
+    return show_all
+
+
+# --- what is learned, and how well ---
+
+
+def objective_of(recipe: PretrainRecipe) -> Callable[[nn.Module, Batch], dict[str, Term]]:
+    terms = recipe.terms
 
     def objective(model: nn.Module, batch: Batch) -> dict[str, Term]:
         logits = model(*batch[:5], predicted=batch.predicted)
-        terms = {"mlm": cross_entropy(logits[0], batch.labels)}
-        if pair is not None:
-            terms[pair] = cross_entropy(logits[1], batch.pair_labels)
-        return terms
+        labels = {"mlm": batch.labels, "nsp": batch.pair_labels, "sop": batch.pair_labels}
+        return {
+            term: cross_entropy(one, labels[term]) for term, one in zip(terms, logits, strict=True)
+        }
 
     return objective
 
 
-def evaluate_held_out(model: Bert, store: Store, recipe: PretrainRecipe) -> dict[str, float]:
+class HeldOut:
     """Losses and accuracies on the documents that were held out, with masks that stay the same."""
-    if not (store.folder / HELD_OUT).is_dir():
-        return {}
-    held_out = open_store(store.folder / HELD_OUT)
-    if held_out.manifest.num_documents < 2 and recipe.data.instances.kind != "full":
-        return {}
-    mask_id = held_out.load_tokenizer().id(held_out.load_tokenizer().config.mask_token)
-    return evaluate_pretraining(model, held_out_batches(held_out, recipe), mask_id)
+
+    def __init__(
+        self, store: Store, data: DataConfig, recipe: PretrainRecipe, world: World
+    ) -> None:
+        self.recipe, self.world = recipe, world
+        self.batches: list[Batch] = []
+        tokenizer = store.load_tokenizer()
+        self.mask_id = tokenizer.id(tokenizer.config.mask_token)
+        if (store.folder / HELD_OUT).is_dir():
+            held_out = open_store(store.folder / HELD_OUT)
+            if held_out.manifest.num_documents > 1 or recipe.pair is None:
+                self.batches = list(held_out_batches(held_out, data, world))
+
+    def __call__(self, model: Bert) -> tuple[dict[str, float], float | None]:
+        if not self.batches:
+            return {}, None
+        figures = evaluate_pretraining(
+            model,
+            self.batches,
+            mask_id=self.mask_id,
+            pair=self.recipe.pair or "nsp",
+            world=self.world,
+            dtype=DTYPES.get(self.recipe.train.precision),
+        )
+        return figures, -figures.get("mask_loss", figures.get("nsp_loss", 0.0))
 
 
-def held_out_batches(store: Store, recipe: PretrainRecipe) -> Iterator[Batch]:
-    data = replace(recipe.data, masking=replace(recipe.data.masking, static_copies=1))
+def held_out_batches(store: Store, data: DataConfig, world: World) -> Iterator[Batch]:
+    data = replace(data, masking=replace(data.masking, static_copies=1))
     data = replace(data, loader=replace(data.loader, num_workers=0))
-    with Loader(store, data) as loader:
+    with Loader(store, data, rank=world.rank, world_size=world.size) as loader:
         num_steps = loader.header().num_instances // data.loader.batch_size
         for number in range(min(max(1, num_steps), EVALUATED_STEPS)):
             yield from loader.step(number).micro_batches

@@ -7,7 +7,7 @@ all, and is verified before it is used.
 import hashlib
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.model_dir import save_model
@@ -30,8 +31,12 @@ class Counters:
 
     step: int = 0
     tokens: int = 0
-    seconds: float = 0.0
+    seconds: float = 0.0  # by the first rank's clock
+    phase: int = 0
+    phase_step: int = 0  # steps of this phase that are done
     skipped: int = 0  # steps whose gradient was not finite
+    loss_scale: float = 1.0  # what losses are multiplied by, in fp16
+    scaled_steps: int = 0  # since the scale was last changed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +46,8 @@ class Checkpoint:
     folder: Path
     counters: Counters
     settings: Mapping[str, Any]  # of the run that wrote it
+    score: float | None = None  # on held-out data, higher is better; none: not evaluated
+    kept: Mapping[str, Any] = field(default_factory=dict)  # what else a resumed run goes on with
 
     @property
     def model(self) -> Path:
@@ -50,33 +57,88 @@ class Checkpoint:
         return load_file(self.folder / TENSORS)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Saving:
+    """Where a run writes its checkpoints, what each of them carries, and how many are kept."""
+
+    folder: Path
+    settings: Mapping[str, Any]
+    tokenizer_from: Path
+    keep: int = 2  # the newest; the one with the best score stays too
+    card: TaskCard | None = None
+    kept: Mapping[str, Any] = field(default_factory=dict)  # what else a resumed run goes on with
+
+
 def save_checkpoint(
-    run: Path,
+    saving: Saving,
     model: Bert,
     tensors: Mapping[str, Tensor],
     counters: Counters,
     *,
-    settings: Mapping[str, Any],
-    tokenizer_from: Path,
-    keep: int,
+    score: float | None = None,
+    log: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Writes a checkpoint, then removes all but the last `keep`."""
-    folder = run / "checkpoints" / f"step-{counters.step:08}"
-    with draft_of(folder) as draft:
-        save_model(model, draft / MODEL, tokenizer_from=tokenizer_from)
-        save_file({name: t.contiguous() for name, t in tensors.items()}, draft / TENSORS)
-        files = [draft / TENSORS, *sorted((draft / MODEL).iterdir())]
-        hashes = {path.relative_to(draft).as_posix(): hash_file(path) for path in files}
-        values = {"counters": asdict(counters), "hashes": hashes, "settings": dict(settings)}
-        write_json(draft / STATE, values)
-    for old in list_checkpoints(run)[:-keep]:
-        shutil.rmtree(old)
+    """Writes a checkpoint, then removes those that are neither new nor the best."""
+    folder = saving.folder / "checkpoints" / f"step-{counters.step:08}"
+    try:
+        with draft_of(folder) as draft:
+            save_model(model, draft / MODEL, card=saving.card, tokenizer_from=saving.tokenizer_from)
+            save_file({name: t.contiguous() for name, t in tensors.items()}, draft / TENSORS)
+            files = [draft / TENSORS, *sorted((draft / MODEL).iterdir())]
+            hashes = {path.relative_to(draft).as_posix(): hash_file(path) for path in files}
+            values = {
+                "counters": asdict(counters),
+                "score": score,
+                "kept": dict(saving.kept) | {"log": log},
+                "hashes": hashes,
+                "settings": dict(saving.settings),
+            }
+            write_json(draft / STATE, values)
+    except (OSError, SafetensorError) as error:
+        before = list_checkpoints(saving.folder)
+        rest = f"the last one, {before[-1]}, is whole" if before else "there is none before it"
+        raise UserError(
+            f"the checkpoint of step {counters.step} could not be written: {error}; {rest}. "
+            "Make room and give the same command again"
+        ) from None
+    remove_old(saving)
     return folder
+
+
+def remove_old(saving: Saving) -> None:
+    """Removes all checkpoints but the newest few and the one with the best score."""
+    old = list_checkpoints(saving.folder)
+    best = find_best(saving.folder)
+    for folder in old[: -saving.keep]:
+        if folder != best:
+            shutil.rmtree(folder)
+
+
+def remove_drafts(run: Path) -> None:
+    """Removes what a run that was killed in mid-write left behind."""
+    for pattern in (".*.draft-*", ".*.old-*"):
+        for folder in (*run.glob(pattern), *(run / "checkpoints").glob(pattern)):
+            shutil.rmtree(folder)
 
 
 def list_checkpoints(run: Path) -> list[Path]:
     """From the oldest to the newest."""
     return sorted((run / "checkpoints").glob("step-*"))
+
+
+def find_best(run: Path) -> Path | None:
+    """The checkpoint with the best score, the newest of equals; none if none has a score."""
+    scores = {folder: read_score(folder) for folder in list_checkpoints(run)}
+    scored = {folder: score for folder, score in scores.items() if score is not None}
+    return max(scored, key=lambda folder: (scored[folder], folder), default=None)
+
+
+def read_score(folder: Path) -> float | None:
+    try:
+        score: float | None = read_json(folder / STATE)["score"]
+        return score
+    except (UserError, OSError, KeyError):  # half deleted
+        return None
 
 
 def find_checkpoint(run: Path) -> Checkpoint | None:
@@ -99,7 +161,11 @@ def verify(folder: Path) -> Checkpoint:
         if hash_file(folder / name) != expected:
             raise UserError(f"{folder / name} was changed or damaged since it was written")
     return Checkpoint(
-        folder=folder, counters=Counters(**values["counters"]), settings=values["settings"]
+        folder=folder,
+        counters=Counters(**values["counters"]),
+        settings=values["settings"],
+        score=values["score"],
+        kept=values["kept"],
     )
 
 

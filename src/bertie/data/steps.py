@@ -27,7 +27,7 @@ class LoaderConfig:
     """How instances become steps and micro-batches."""
 
     batch_size: int = 256  # instances of a global step, over all ranks
-    micro_tokens: int = 16_384  # most tokens of a micro-batch
+    micro_tokens: int = 0  # most tokens of a micro-batch; 0: training finds what fits the memory
     seed: int = 0
     num_workers: int = 0  # processes that work ahead; 0: none, steps are made when asked for
     prefetch: int = 2  # steps each worker is ahead
@@ -36,12 +36,18 @@ class LoaderConfig:
     max_predicted: int | None = None  # of a filled micro-batch; none: what the mask rate gives
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "micro_tokens", "prefetch", "max_sequences", "max_predicted"):
+        for name in ("batch_size", "prefetch", "max_sequences", "max_predicted"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"{name} is at least 1; found {value}")
-        if self.num_workers < 0:
-            raise UserError(f"num_workers is at least 0; found {self.num_workers}")
+        for name in ("num_workers", "micro_tokens"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} is at least 0; found {getattr(self, name)}")
+
+    @property
+    def most_tokens(self) -> int:
+        """Of a micro-batch, where nobody has looked at the memory too."""
+        return self.micro_tokens or 16_384
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,7 +93,7 @@ def find_shape(config: DataConfig) -> Shape | None:
     loader, max_length = config.loader, config.instances.max_length
     if not loader.fill:
         return None
-    num_tokens = loader.micro_tokens
+    num_tokens = loader.most_tokens
     # The tail counts as sequences too.
     num_sequences = loader.max_sequences or -(-5 * num_tokens // (4 * max_length)) + 2
     num_predicted = loader.max_predicted or int(
@@ -115,11 +121,11 @@ def check_fit(config: DataConfig, world_size: int) -> None:
             f"batch_size {loader.batch_size} is less than the number of ranks, {world_size}"
         )
     least = 1 if loader.batch_size % world_size == 0 else 2  # instances a micro-batch must take
-    if loader.micro_tokens < least * max_length:
+    if loader.most_tokens < least * max_length:
         reason = f", as {world_size} ranks cannot share {loader.batch_size} evenly"
         raise UserError(
             f"micro_tokens must be at least {least} x max_length = {least * max_length}"
-            f"{reason if least > 1 else ''}; found {loader.micro_tokens}"
+            f"{reason if least > 1 else ''}; found {loader.most_tokens}"
         )
     shape = find_shape(config)
     if shape is None:
@@ -196,7 +202,7 @@ class Steps:
             lengths,
             budgets,
             world_size=self.world_size,
-            micro_tokens=self.config.loader.micro_tokens,
+            micro_tokens=self.config.loader.most_tokens,
             max_length=self.config.instances.max_length,
             shape=self.shape,
         )

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bertie.errors import UserError
 from bertie.model.config import ModelConfig
@@ -63,6 +64,7 @@ class Bert(nn.Module):
         self.config = config
         self.heads = tuple(heads)
         self.num_labels = num_labels
+        self.recomputes = False  # layers in the backward pass, rather than keeping what they made
         reads_pooled = any(get_head(name).reads == "pooled" for name in heads)
         self.embeddings = Embeddings(config)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
@@ -78,7 +80,10 @@ class Bert(nn.Module):
         self._check_length(longest)
         hidden: Tensor = self.embeddings(ids, segments, positions)
         for layer in self.layers:
-            hidden = layer(hidden, bounds, longest)
+            if self.recomputes and self.training:
+                hidden = checkpoint(layer, hidden, bounds, longest, use_reentrant=False)
+            else:
+                hidden = layer(hidden, bounds, longest)
         return hidden
 
     def states(

@@ -1,67 +1,114 @@
-"""What one sees of a run: a line of metrics.jsonl every few steps, and the same on the screen."""
+"""What one sees of a run: metrics.jsonl, TensorBoard if wanted, lines or a bar on the screen."""
 
 import json
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from bertie.checkpoint.state import Counters
+from bertie.checkpoint.state import Checkpoint, Counters
+from bertie.errors import UserError
 
 METRICS = "metrics.jsonl"
+Show = Callable[[Mapping[str, Any]], None]
 
 
 class Log:
-    """Means over `every` steps, to a file and to `show`."""
+    """Means over `every` steps, to a file and to `show`; a rank that is not the first is silent."""
 
     def __init__(
         self,
         folder: Path,
         *,
         every: int,
-        begin: Counters,
-        show: Callable[[Mapping[str, Any]], None],
+        show: Show,
+        resume: Checkpoint | None = None,
+        is_silent: bool = False,
+        flops_per_token: float = 0.0,
+        peak_flops: float | None = None,  # of all devices together, a second; none: not known
+        tensorboard: bool = False,
     ) -> None:
         self.path = folder / METRICS
-        self.every = every
-        self.show = show
-        self.last = begin
-        self.totals: dict[str, Tensor] = {}
+        self.every, self.show, self.is_silent = every, show, is_silent
+        self.flops_per_token, self.peak_flops = flops_per_token, peak_flops
+        self.last = Counters()  # when a line was written last
+        self.totals: dict[str, float] = {}
         self.num_targets: dict[str, float] = {}
-        keep_until(self.path, begin.step)
+        if resume is not None:
+            state = resume.kept["log"]
+            self.totals, self.num_targets = state["totals"], state["num_targets"]
+            self.last = Counters(**state["last"])
+        if not is_silent:
+            keep_until(self.path, self.last.step if resume is None else resume.counters.step)
+        self.board = open_board(folder) if tensorboard and not is_silent else None
+
+    def state(self) -> dict[str, Any]:
+        """What the next line is the mean of, so far."""
+        return {
+            "totals": self.totals,
+            "num_targets": self.num_targets,
+            "last": asdict(self.last),
+        }
 
     def add(
         self,
         counters: Counters,
-        sums: Mapping[str, tuple[Tensor, Tensor]],
+        sums: Mapping[str, float],
         num_targets: Mapping[str, float],
         *,
         norm: float,
         rate: float,
+        progress: float,
     ) -> None:
-        """Counts one step in; writes a line where one is due."""
-        for name, (total, right) in sums.items():
-            self.totals[f"{name}_loss"] = self.totals.get(f"{name}_loss", 0) + total
-            self.totals[f"{name}_accuracy"] = self.totals.get(f"{name}_accuracy", 0) + right
-            self.num_targets[name] = self.num_targets.get(name, 0) + num_targets[name]
-        if counters.step % self.every:
+        """Counts one step in; writes a line where one is due, and at the end."""
+        for name, total in sums.items():
+            self.totals[name] = self.totals.get(name, 0.0) + total
+        for term in {name.rpartition("_")[0] for name in sums}:
+            self.num_targets[term] = self.num_targets.get(term, 0) + num_targets[term]
+        if counters.step % self.every and progress < 1:
             return
-        elapsed_s = max(1e-9, counters.seconds - self.last.seconds)
         means = {
-            name: float(total) / max(1, self.num_targets[name.rpartition("_")[0]])
+            name: total / max(1e-9, self.num_targets[name.rpartition("_")[0]])
             for name, total in self.totals.items()
         }
+        tokens_per_s = self.find_speed(counters)
         line = {"step": counters.step, "tokens": counters.tokens, **means}
-        line |= {"rate": rate, "norm": norm, "skipped": counters.skipped}
-        line |= {
-            "seconds": round(counters.seconds, 3),
-            "tokens_per_s": round((counters.tokens - self.last.tokens) / elapsed_s),
-        }
+        line |= {"rate": rate, "norm": norm, "skipped": counters.skipped, "progress": progress}
+        line |= {"seconds": round(counters.seconds, 3), "tokens_per_s": round(tokens_per_s)}
+        if self.peak_flops:
+            line["mfu"] = round(tokens_per_s * self.flops_per_token / self.peak_flops, 4)
+        self.write(line)
+        self.last, self.totals, self.num_targets = counters, {}, {}
+
+    def find_speed(self, counters: Counters) -> float:
+        elapsed_s = max(1e-9, counters.seconds - self.last.seconds)
+        return (counters.tokens - self.last.tokens) / elapsed_s
+
+    def add_held_out(self, counters: Counters, figures: Mapping[str, float]) -> None:
+        """A line of its own for an evaluation."""
+        self.write(
+            {
+                "step": counters.step,
+                "tokens": counters.tokens,
+                "seconds": round(counters.seconds, 3),
+                "held_out": dict(figures),
+            }
+        )
+
+    def write(self, line: Mapping[str, Any]) -> None:
+        if self.is_silent:
+            return
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
+        if self.board is not None:
+            values = {k: v for k, v in line.items() if not isinstance(v, dict)}
+            values |= {f"held_out/{k}": v for k, v in line.get("held_out", {}).items()}
+            for name, value in values.items():
+                self.board.add_scalar(name, value, line["step"])
+            self.board.flush()
         self.show(line)
-        self.last, self.totals, self.num_targets = counters, {}, {}
 
 
 def keep_until(path: Path, step: int) -> None:
@@ -70,4 +117,96 @@ def keep_until(path: Path, step: int) -> None:
         return
     lines = path.read_text(encoding="utf-8").splitlines()
     kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
-    path.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    draft = path.with_suffix(".draft")
+    draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    draft.replace(path)
+
+
+def open_board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError(
+            "train.tensorboard needs the package tensorboard: pip install 'bertie[tensorboard]'"
+        ) from None
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+# --- on the screen ---
+
+
+def describe_line(line: Mapping[str, Any]) -> str:
+    """A line of metrics, a note before the start or a warning, for people."""
+    if "warning" in line:
+        return f"warning: {line['warning']}"
+    if "note" in line:
+        return str(line["note"])
+    if "held_out" in line:
+        return f"step {line['step']:,}  held-out: {describe_figures(line['held_out'])}"
+    parts = [f"step {line['step']:,}", describe_figures(line)]
+    parts.append(f"{line['tokens_per_s']:,} tokens/s")
+    if "mfu" in line:
+        parts.append(f"MFU {line['mfu']:.0%}")
+    return "  ".join(parts)
+
+
+def describe_figures(figures: Mapping[str, Any]) -> str:
+    losses = [f"{describe_name(k)} {v:.3f}" for k, v in figures.items() if k.endswith("_loss")]
+    shares = [f"{describe_name(k)} {v:.1%}" for k, v in figures.items() if k.endswith("_accuracy")]
+    return "  ".join(losses + shares)
+
+
+def describe_name(name: str) -> str:
+    return name.replace("mask_", "[MASK] ").replace("_", " ")
+
+
+def describe_time(seconds: float) -> str:
+    """
+    >>> describe_time(7384)
+    '2 h 03 min'
+    """
+    minutes = round(seconds / 60)
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+@contextmanager
+def watch() -> Iterator[Show]:
+    """Shows a run's lines on stderr: a bar on a terminal, plain lines elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda line: print(describe_with_time(line), file=sys.stderr)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        BarColumn(bar_width=20),
+        TextColumn("{task.percentage:.0f}%"),
+        TextColumn("{task.fields[left]}"),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bars:
+        task = bars.add_task("starting", total=1.0, left="")
+
+        def show(line: Mapping[str, Any]) -> None:
+            if "step" not in line or "held_out" in line:
+                bars.console.print(describe_line(line), markup=False, highlight=False)
+            else:
+                left = describe_left(line)
+                bars.update(
+                    task, completed=line["progress"], description=describe_line(line), left=left
+                )
+
+        yield show
+
+
+def describe_with_time(line: Mapping[str, Any]) -> str:
+    left = describe_left(line) if "progress" in line else ""
+    return f"{describe_line(line)}  {left}".rstrip()
+
+
+def describe_left(line: Mapping[str, Any]) -> str:
+    """The time left if it goes on as it did so far."""
+    progress = line["progress"]
+    return f"{describe_time(line['seconds'] * (1 - progress) / progress)} left" if progress else ""

@@ -1,47 +1,71 @@
 """The only training loop. Evaluating, saving and logging are lines in it, not hooks on it."""
 
+import math
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, Protocol
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bertie.checkpoint.state import Checkpoint, Counters, save_checkpoint
+from bertie.checkpoint.model_dir import build_model
+from bertie.checkpoint.state import Checkpoint, Counters, Saving, save_checkpoint
 from bertie.errors import UserError
 from bertie.model.bert import Bert
 from bertie.objectives import Term
+from bertie.train.budget import Budget
+from bertie.train.distributed import (
+    Device,
+    Sharding,
+    World,
+    part_like,
+    spread,
+    syncing,
+    whole,
+)
 from bertie.train.log import Log
 from bertie.train.optim import BertOptimizer, OptimConfig, rate
 
 MAX_SKIPPED_IN_A_ROW = 5
+FIRST_SCALE = 2.0**14  # of losses in fp16; gradients below 6e-8 would vanish
+SCALE_GROWS_AFTER = 1000  # steps without an overflow
+
+Precision = Literal["fp32", "bf16", "fp16"]
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
-    """How long, how exactly, and how often to save."""
+    """How long, how exactly, on what, and how often to look and to save."""
 
-    steps: int = 1000
-    precision: Literal["fp32", "bf16"] = "fp32"
+    budget: str = "1000 steps"  # or "3 epochs", "500M tokens", "30 minutes"
+    precision: Precision = "fp32"
+    compile: bool = False  # by torch.compile; batches then have a fixed shape
+    recompute: bool = False  # activations, in the backward pass: a third more work, less memory
+    sharding: Sharding = "none"  # full: weights too large for one GPU lie over all of them
+    device: Device = "auto"  # cuda if there is one
+    log_every: int = 10  # steps that a line of metrics.jsonl is the mean of
+    evaluate_every: int = 500  # steps; on held-out data, and a checkpoint with it
     save_every: int = 500  # steps
-    keep: int = 2  # checkpoints, the newest
-    log_every: int = 10  # steps a line of metrics.jsonl is the mean of
+    keep: int = 2  # checkpoints, the newest; the best stays too
+    tensorboard: bool = False  # write its files too
     seed: int = 0  # of initial weights and dropout
 
     def __post_init__(self) -> None:
-        for name in ("steps", "save_every", "keep", "log_every"):
+        Budget.parse(self.budget)
+        for name in ("save_every", "evaluate_every", "keep", "log_every"):
             if getattr(self, name) < 1:
                 raise UserError(f"train.{name} must be at least 1; found {getattr(self, name)}")
-        if self.save_every % self.log_every:
-            raise UserError(
-                f"train.save_every must be a multiple of train.log_every, so that a resumed run "
-                f"logs the same lines; found {self.save_every} and {self.log_every}"
-            )
 
 
-class Moved(Protocol):
+class OnDevice(Protocol):
     """A batch that can be put on a device."""
 
     def to(self, device: torch.device) -> Any: ...
@@ -53,9 +77,9 @@ class GlobalStep(Protocol):
     @property
     def number(self) -> int: ...
     @property
-    def micro_batches(self) -> tuple[Moved, ...]: ...
+    def micro_batches(self) -> tuple[OnDevice, ...]: ...
     @property
-    def num_targets(self) -> Mapping[str, float]: ...  # weights may count
+    def num_targets(self) -> Mapping[str, float]: ...
     @property
     def num_tokens(self) -> int: ...
 
@@ -63,91 +87,230 @@ class GlobalStep(Protocol):
 Objective = Callable[[nn.Module, Any], Mapping[str, Term]]  # of a batch
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
-    """Where a run writes, and what it must remember."""
+class Evaluation(Protocol):
+    """How good the model is on held-out data; all ranks ask together."""
 
-    folder: Path
-    settings: Mapping[str, Any]
-    tokenizer_from: Path
+    def __call__(self, model: Bert) -> tuple[dict[str, float], float | None]:
+        """Figures to log, and the one to choose by, higher is better; none: there is no data."""
 
 
-def train(
-    model: Bert,
-    steps: Iterable[GlobalStep],
-    objective: Objective,
-    run: Run,
-    *,
-    config: TrainConfig,
-    optim: OptimConfig,
-    log: Log,
-    resume: Checkpoint | None = None,
-) -> Counters:
-    """Trains from the checkpoint, or from the start, to `config.steps`."""
-    device = next(model.parameters()).device
-    optimizer = BertOptimizer(model, optim)
-    counters = Counters()
-    if resume is not None:
-        counters = resume.counters
-        optimizer.load_tensors(model, resume.load_tensors(), counters.step - counters.skipped)
-    model.train()
-    num_skipped_in_a_row = 0
-    started_at = time.monotonic() - counters.seconds
-    for step in steps:
-        torch.manual_seed(seed_of(config.seed, step.number))  # dropout: a function of the step
-        sums = backward(model, step, objective, device, config.precision)
-        norm = nn.utils.clip_grad_norm_(model.parameters(), optim.max_norm or torch.inf)
-        learning_rate = rate(step.number / config.steps, optim)
-        is_finite = bool(torch.isfinite(norm))
+class Stopped(Exception):
+    """A signal ended the run, after it was saved."""
+
+    def __init__(self, number: int, saved: Path) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}; saved in {saved}")
+        self.number = number
+
+
+@contextmanager
+def catch_signals() -> Iterator[list[int]]:
+    """The signals that ask to end, as they come; a second one ends at once, as ever."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield caught  # Python lets only the main thread catch them
+        return
+
+    def note(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        signal.signal(number, before[number])
+
+    before: dict[int, Any] = {}
+    for kind in (signal.SIGTERM, signal.SIGINT):
+        before[kind] = signal.signal(kind, note)
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class Trainer:
+    """A model in training: the weights, the optimizer and how far it has come."""
+
+    def __init__(
+        self,
+        model: Bert,
+        objective: Objective,
+        *,
+        config: TrainConfig,
+        optim: OptimConfig,
+        budget: Budget,
+        saving: Saving,
+        world: World,
+        log: Log,
+        evaluate: Evaluation,
+        resume: Checkpoint | None = None,
+    ) -> None:
+        self.model, self.objective, self.evaluate = model, objective, evaluate
+        self.config, self.optim, self.budget = config, optim, budget
+        self.saving, self.world, self.log = saving, world, log
+        model.recomputes = config.recompute
+        if config.compile:
+            model.compile(dynamic=False)
+        self.spread = spread(model, world, config.sharding)
+        self.optimizer = BertOptimizer(model, optim)
+        scale = FIRST_SCALE if config.precision == "fp16" else 1.0
+        self.counters = Counters(loss_scale=scale) if resume is None else resume.counters
+        if resume is not None:
+            self._load(resume)
+        self.num_skipped_in_a_row = 0
+        self.started_at = time.monotonic() - self.counters.seconds
+        self.figures: dict[str, float] = {}  # of the last evaluation
+        self.score: float | None = None  # of the weights as they are now
+
+    def _load(self, checkpoint: Checkpoint) -> None:
+        named = dict(self.model.named_parameters())
+        tensors = {
+            name: part_like(tensor, named[name.rpartition(".")[0]])
+            for name, tensor in checkpoint.load_tensors().items()
+        }
+        num_steps = self.counters.step - self.counters.skipped
+        self.optimizer.load_tensors(self.model, tensors, num_steps)
+
+    @property
+    def progress(self) -> float:
+        return self.budget.progress(self.counters)
+
+    def run(self, steps: Iterable[GlobalStep], *, until: float = 1.0) -> None:
+        """Trains until the progress is `until`, or the steps end."""
+        with catch_signals() as signals:
+            self._run(steps, until, signals)
+
+    def _run(self, steps: Iterable[GlobalStep], until: float, signals: list[int]) -> None:
+        self.spread.train()
+        for step in steps:
+            signal_number = self.take(step, signals)
+            is_end = self.progress >= until
+            is_due = self.counters.step % self.config.save_every == 0
+            if self.counters.step % self.config.evaluate_every == 0 or self.progress >= 1:
+                self.look()
+                is_due = True
+            if is_due or is_end or signal_number:
+                saved = self.save()
+                if signal_number:
+                    raise Stopped(signal_number, saved)
+            if is_end:
+                return
+
+    def take(self, step: GlobalStep, signals: list[int]) -> int:
+        """One step; the number of a signal that some rank has caught, or 0."""
+        torch.manual_seed(self._seed_of(step.number))  # dropout: a function of step and rank
+        learning_rate = rate(self.progress, self.optim)
+        sums = self.backward(step)
+        norm = float(self.clip())
+        is_finite = math.isfinite(norm)
         if is_finite:
-            optimizer.step(learning_rate)
-        optimizer.zero_grad()
-        num_skipped_in_a_row = 0 if is_finite else num_skipped_in_a_row + 1
-        counters = replace(
-            counters,
-            step=step.number + 1,
-            tokens=counters.tokens + step.num_tokens,
-            seconds=time.monotonic() - started_at,
-            skipped=counters.skipped + (not is_finite),
+            self.optimizer.step(learning_rate)
+        self.optimizer.zero_grad()
+        here = [max(signals, default=0), time.monotonic() - self.started_at]
+        numbers = self.world.sum(
+            [*(here if self.world.is_first else (here[0], 0.0)), *sums.values()]
         )
-        log.add(counters, sums, step.num_targets, norm=float(norm), rate=learning_rate)
-        if num_skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
-            raise UserError(
-                f"the gradient was not finite in {MAX_SKIPPED_IN_A_ROW} steps in a row, the last "
-                f"was {step.number}; lower optim.peak, or lengthen optim.warmup"
-            )
-        if counters.step % config.save_every == 0 or counters.step == config.steps:
+        self.count(step, is_finite=is_finite, seconds=numbers[1])
+        self.log.add(
+            self.counters,
+            dict(zip(sums, numbers[2:], strict=True)),
+            step.num_targets,
+            norm=norm,
+            rate=learning_rate,
+            progress=self.progress,
+        )
+        if self.num_skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
+            self._give_up(step)
+        self.score = None
+        return int(numbers[0]) and (max(signals, default=0) or signal.SIGTERM)
+
+    def _seed_of(self, step: int) -> int:
+        phase = self.counters.phase
+        parts = (self.config.seed, 1_000_003), (step, 2_654_435_761), (phase, 7_919)
+        return (sum(a * b for a, b in parts) + self.world.rank * 40_503) % 2**63
+
+    def backward(self, step: GlobalStep) -> dict[str, Tensor]:
+        """Gradients of the mean loss of the whole step; each term's sum and right answers."""
+        device, sums = self.world.device, dict[str, Tensor]()
+        # DDP and FSDP average over the ranks; the sum is wanted.
+        scale = self.world.size * self.counters.loss_scale
+        dtype = DTYPES.get(self.config.precision)
+        for number, batch in enumerate(step.micro_batches, 1):
+            with syncing(self.spread, number == len(step.micro_batches)):
+                with torch.autocast(device.type, dtype, enabled=dtype is not None):
+                    terms = self.objective(self.spread, batch.to(device))
+                parts = [term.total / step.num_targets[name] for name, term in terms.items()]
+                (scale * torch.stack(parts).sum()).backward()
+            for name, term in terms.items():
+                for kind, value in (("loss", term.total.detach()), ("accuracy", term.num_right)):
+                    sums[f"{name}_{kind}"] = sums.get(f"{name}_{kind}", 0) + value
+        return sums
+
+    def clip(self) -> Tensor:
+        """Clips the gradients; their norm before that."""
+        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        if self.counters.loss_scale != 1:
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            torch._foreach_mul_(gradients, 1 / self.counters.loss_scale)
+        return whole(nn.utils.clip_grad_norm_(parameters, self.optim.max_norm or torch.inf))
+
+    def count(self, step: GlobalStep, *, is_finite: bool, seconds: float) -> None:
+        counters = self.counters
+        scale, scaled = counters.loss_scale, counters.scaled_steps + 1
+        is_overflow = not is_finite and scale > 1  # to be expected now and then
+        if is_overflow:
+            scale, scaled = scale / 2, 0
+        elif self.config.precision == "fp16" and scaled == SCALE_GROWS_AFTER:
+            scale, scaled = scale * 2, 0
+        if not is_overflow:
+            self.num_skipped_in_a_row = 0 if is_finite else self.num_skipped_in_a_row + 1
+        self.counters = replace(
+            counters,
+            step=counters.step + 1,
+            phase_step=counters.phase_step + 1,
+            tokens=counters.tokens + step.num_tokens,
+            seconds=seconds,
+            skipped=counters.skipped + (not is_finite),
+            loss_scale=scale,
+            scaled_steps=scaled,
+        )
+
+    def _give_up(self, step: GlobalStep) -> None:
+        path = self.saving.folder / f"bad-step-{step.number}-rank-{self.world.rank}.safetensors"
+        tensors = {
+            f"{number}.{name}": value
+            for number, batch in enumerate(step.micro_batches)
+            for name, value in batch._asdict().items()  # type: ignore[attr-defined]
+            if isinstance(value, Tensor)
+        }
+        save_file({name: tensor.clone() for name, tensor in tensors.items()}, path)
+        raise UserError(
+            f"loss or gradient was not finite in {MAX_SKIPPED_IN_A_ROW} steps in a row, the last "
+            f"was {step.number}; its batch is in {path}. Lower optim.peak, lengthen optim.warmup, "
+            "or take precision fp32; then go on from the last checkpoint in another --out"
+        )
+
+    def look(self) -> dict[str, float]:
+        """Evaluates, and logs what comes out."""
+        self.figures, self.score = self.evaluate(self.model)
+        if self.figures:
+            self.log.add_held_out(self.counters, self.figures)
+        self.spread.train()
+        return self.figures
+
+    def save(self) -> Path:
+        """A checkpoint, written by the first rank."""
+        weights = {name: whole(p.detach()) for name, p in self.model.named_parameters()}
+        moments = self.optimizer.tensors(self.model)
+        tensors = {name: whole(moment) for name, moment in moments.items()}
+        if self.world.is_first:
+            model, _ = build_model(self.model.config, weights, heads=self.model.heads)
             save_checkpoint(
-                run.folder,
+                self.saving,
                 model,
-                optimizer.tensors(model),
-                counters,
-                settings=run.settings,
-                tokenizer_from=run.tokenizer_from,
-                keep=config.keep,
+                tensors,
+                self.counters,
+                score=self.score,
+                log=self.log.state(),
             )
-    return counters
+        self.world.wait()
+        return self.saving.folder
 
-
-def seed_of(seed: int, step: int) -> int:
-    return (seed * 1_000_003 + step * 2_654_435_761) % 2**63
-
-
-def backward(
-    model: nn.Module,
-    step: GlobalStep,
-    objective: Objective,
-    device: torch.device,
-    precision: str,
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """Gradients of the mean loss of the whole step; the sums and right answers of each term."""
-    sums: dict[str, tuple[Tensor, Tensor]] = {}
-    for batch in step.micro_batches:
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
-            terms = objective(model, batch.to(device))
-        parts = [term.total / step.num_targets[name] for name, term in terms.items()]
-        torch.stack(parts).sum().backward()
-        for name, term in terms.items():
-            total, right = sums.get(name, (torch.zeros_like(term.total), 0))
-            sums[name] = total + term.total.detach(), right + term.num_right
-    return sums
+    def next_phase(self) -> None:
+        self.counters = replace(self.counters, phase=self.counters.phase + 1, phase_step=0)

@@ -1,0 +1,177 @@
+"""What a pre-training run will do, worked out before it starts: phases, steps, micro-batches."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from bertie.data.index import Header
+from bertie.data.loader import Batch, Loader
+from bertie.data.masking import MaskConfig
+from bertie.data.steps import DataConfig, fit_micro_tokens
+from bertie.data.store import Store
+from bertie.errors import UserError
+from bertie.model.bert import Bert
+from bertie.model.config import Memory, train_memory
+from bertie.objectives import Term
+from bertie.train.budget import Budget, Phase, find_ends
+from bertie.train.distributed import World
+from bertie.train.hardware import find_free_bytes
+from bertie.train.loop import DTYPES, TrainConfig
+from bertie.train.memory import find_micro_tokens
+
+Objective = Callable[[nn.Module, Batch], dict[str, Term]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PhasePlan:
+    """A phase with all its settings."""
+
+    data: DataConfig
+    until: float  # the progress at which it ends
+    num_steps: int | None  # none: that depends on the clock or on the tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """All that follows from the recipe, the store and the machine."""
+
+    budget: Budget  # not in epochs
+    phases: tuple[PhasePlan, ...]
+    micro_tokens: int  # most of a micro-batch that fit the memory
+    header: Header  # of the first epoch
+    memory: Memory  # estimated
+
+
+def make_plan(
+    data: DataConfig,
+    phases: tuple[Phase, ...],
+    train: TrainConfig,
+    *,
+    store: Store,
+    model: Bert,
+    objective: Objective,
+    world: World,
+    micro_tokens: int,
+) -> Plan:
+    """`micro_tokens` is what an earlier run has found to fit, or 0."""
+    phases = phases or (Phase(share=1.0, max_length=data.instances.max_length),)
+    settings = [settings_of(data, phase, train) for phase in phases]
+    longest = max(phase.max_length for phase in phases)
+    if longest > model.config.max_positions:
+        raise UserError(
+            f"sequences of {longest} tokens are more than the {model.config.max_positions} "
+            "positions of the model"
+        )
+    headers = [read_header(store, one) for one in settings]
+    budget, ends = find_budget(train.budget, phases, settings, headers)
+    fitting = data.loader.micro_tokens or micro_tokens
+    if not fitting:
+        fitting = find_fitting(model, objective, longest, train, world)
+    return Plan(
+        budget=budget,
+        phases=tuple(
+            PhasePlan(
+                data=with_micro_tokens(one, fitting, header.mean_length, world.size),
+                until=end,
+                num_steps=round((end - begin) * budget.amount) if budget.unit == "steps" else None,
+            )
+            for one, header, begin, end in zip(settings, headers, [0.0, *ends], ends, strict=False)
+        ),
+        micro_tokens=fitting,
+        header=headers[0],
+        memory=train_memory(model.config, batch_size=max(1, fitting // longest), length=longest),
+    )
+
+
+def settings_of(data: DataConfig, phase: Phase, train: TrainConfig) -> DataConfig:
+    """The data of one phase; a compiled model gets batches of a fixed shape."""
+    loader = replace(
+        data.loader,
+        batch_size=phase.batch_size or data.loader.batch_size,
+        fill=data.loader.fill or train.compile,
+    )
+    instances = replace(data.instances, max_length=phase.max_length)
+    return replace(data, instances=instances, loader=loader)
+
+
+def read_header(store: Store, data: DataConfig) -> Header:
+    data = replace(data, loader=replace(data.loader, micro_tokens=0, fill=False))
+    with Loader(store, data) as loader:
+        header = loader.header()
+    if header.num_instances == 0:
+        raise UserError(f"{store.folder} has no text to train on")
+    return header
+
+
+def find_budget(
+    text: str, phases: tuple[Phase, ...], settings: list[DataConfig], headers: list[Header]
+) -> tuple[Budget, list[float]]:
+    """The budget, and the progress at which each phase ends; epochs are turned into steps."""
+    budget, shares = Budget.parse(text), [phase.share for phase in phases]
+    if budget.unit != "epochs":
+        return budget, find_ends(shares, budget)
+    find_ends(shares, budget)  # refuses shares that do not sum to 1
+    steps = [
+        max(1, round(share * budget.amount * header.num_instances / one.loader.batch_size))
+        for share, header, one in zip(shares, headers, settings, strict=True)
+    ]
+    total = sum(steps)
+    return Budget(total, "steps"), [sum(steps[: n + 1]) / total for n in range(len(steps))]
+
+
+def with_micro_tokens(
+    data: DataConfig, fitting: int, mean_length: float, world_size: int
+) -> DataConfig:
+    if data.loader.fill:
+        fitting = fit_micro_tokens(data, mean_length, world_size=world_size, at_most=fitting)
+    return replace(data, loader=replace(data.loader, micro_tokens=fitting))
+
+
+def find_fitting(
+    model: Bert, objective: Objective, length: int, train: TrainConfig, world: World
+) -> int:
+    """The largest micro-batch that all ranks have the memory for."""
+    memory = train_memory(model.config, batch_size=1, length=length)
+    fixed = (memory.gradients + memory.optimizer) // (world.size if train.sharding == "full" else 1)
+    bytes_per_token = memory.activations / length
+    if train.precision != "fp32":
+        bytes_per_token *= 0.6
+    if train.recompute:
+        bytes_per_token /= max(1.0, model.config.num_layers / 2)
+
+    def try_out(num_tokens: int) -> None:
+        batch = make_full_batch(num_tokens, length, model.config.vocab_size).to(world.device)
+        dtype = DTYPES.get(train.precision)
+        model.train()
+        with torch.autocast(world.device.type, dtype, enabled=dtype is not None):
+            terms = objective(model, batch)
+        torch.stack([term.total for term in terms.values()]).sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    found = find_micro_tokens(
+        None if train.sharding == "full" else try_out,
+        free_bytes=max(0, find_free_bytes(world.device) - fixed),
+        bytes_per_token=bytes_per_token,
+        least=2 * length,
+        device=world.device,
+    )
+    return world.least(found)
+
+
+def make_full_batch(num_tokens: int, length: int, vocab_size: int) -> Batch:
+    """A batch as large as they get: full sequences, as many predicted tokens as usual."""
+    num_sequences = max(1, num_tokens // length)
+    size = num_sequences * length
+    predicted = torch.arange(0, size, round(1 / MaskConfig().rate))
+    return Batch(
+        ids=torch.arange(size) % vocab_size,
+        segments=torch.zeros(size, dtype=torch.int64),
+        positions=torch.arange(length).repeat(num_sequences),
+        bounds=torch.arange(0, size + 1, length),
+        longest=length,
+        predicted=predicted,
+        labels=predicted % vocab_size,
+        pair_labels=torch.zeros(num_sequences, dtype=torch.int64),
+    )

@@ -1,0 +1,43 @@
+"""Signs that a run does not learn, and what to try; pure functions of the figures logged."""
+
+from collections.abc import Mapping
+
+MIN_PROGRESS = 0.25  # before that, a plateau at the unigram loss is usual
+MIN_STEPS = 100
+MARGIN = 0.1  # nats below the unigram entropy; copied targets alone give more
+
+
+def find_warnings(line: Mapping[str, float], unigram: float | None) -> dict[str, str]:
+    """Warnings by their kind, for a line of training metrics; `unigram` is the corpus' entropy."""
+    step, found = line["step"], {}
+    if line["skipped"] > max(3, 0.01 * step):
+        found["skipped"] = (
+            f"{line['skipped']} of {step} steps were skipped, their gradients were not finite; "
+            "lower optim.peak, or take precision bf16 or fp32"
+        )
+    if line["progress"] < MIN_PROGRESS or step < MIN_STEPS:
+        return found
+    if unigram is not None and line.get("mlm_loss", 0.0) > unigram - MARGIN:
+        found["stuck"] = (
+            f"the masked LM loss {line['mlm_loss']:.2f} is that of guessing by frequency "
+            f"({unigram:.2f}): no context was learned yet. Go on longer; if it stays so, lower "
+            "optim.peak, lengthen optim.warmup, or take smaller batches and more steps"
+        )
+    for term in ("nsp", "sop"):
+        if 0.45 < line.get(f"{term}_accuracy", 1.0) < 0.55:
+            found[term] = (
+                f"pairs are told apart no better than by chance ({term} accuracy "
+                f"{line[f'{term}_accuracy']:.0%}); usual while the masked LM has learned nothing, "
+                "else look at a few instances: bertie info STORE"
+            )
+    return found
+
+
+def check_pairs(num_random: int, num_pairs: int) -> str | None:
+    """A warning if the two kinds of pairs are not about equally frequent."""
+    if num_pairs < 100 or 0.4 <= num_random / num_pairs <= 0.6:
+        return None
+    return (
+        f"{num_random / num_pairs:.0%} of the pairs are NotNext, about 50% are wanted; many "
+        "documents of a single sentence do this"
+    )
