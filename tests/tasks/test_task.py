@@ -1,6 +1,5 @@
 """What holds for all tasks: settings survive the model directory; no batch moves a logit."""
 
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from bertie.checkpoint.card import TaskCard, read_card, write_card
 from bertie.config import build
 from bertie.errors import UserError
-from bertie.tasks import TASKS, AnyTask, get_task, name_of
+from bertie.tasks import TASKS, AnyTask, describe, get_task
 from bertie.tasks.choice import Choice, ChoiceExample
 from bertie.tasks.classify import Classify, TextExample
 from bertie.tasks.questions import Answer, SpanExample
@@ -64,8 +63,7 @@ IDS = ["classify", "tag", "span", "choice"]
 def test_a_settled_task_survives_the_model_directory(
     tmp_path: Path, task: AnyTask, examples: list[object]
 ) -> None:
-    card = TaskCard(head=task.head, task=name_of(task), settings=asdict(task))
-    write_card(tmp_path, card)
+    write_card(tmp_path, TaskCard(**describe(task)))
     back = read_card(tmp_path)
     assert back is not None
     assert build(get_task(back.task), back.settings) == task

@@ -1,5 +1,8 @@
 """Fine-tuning tasks: files to examples, to batches, to losses; logits to answers, to scores."""
 
+from dataclasses import asdict
+from typing import Any
+
 from bertie.errors import UserError
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
@@ -25,3 +28,15 @@ def get_task(name: str) -> type[Classify] | type[Tag] | type[Span] | type[Choice
 
 def name_of(task: AnyTask) -> str:
     return next(name for name, kind in TASKS.items() if isinstance(task, kind))
+
+
+def describe(task: AnyTask) -> dict[str, Any]:
+    """What a model directory remembers of a settled task: the fields of its task card."""
+    described = {"head": task.head, "task": name_of(task), "settings": asdict(task)}
+    if isinstance(task, Classify):
+        described |= {"kind": task.kind, "labels": task.labels, "thresholds": task.thresholds}
+    elif isinstance(task, Tag):
+        described["labels"] = task.labels
+    elif isinstance(task, Span):
+        described["thresholds"] = {"no_answer": task.threshold}
+    return described
