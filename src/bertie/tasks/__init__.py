@@ -32,7 +32,11 @@ def name_of(task: AnyTask) -> str:
 
 def describe(task: AnyTask) -> dict[str, Any]:
     """What a model directory remembers of a settled task: the fields of its task card."""
-    described = {"head": task.head, "task": name_of(task), "settings": asdict(task)}
+    described: dict[str, Any] = {
+        "head": task.head,
+        "task": name_of(task),
+        "settings": asdict(task),
+    }
     if isinstance(task, Classify):
         described |= {"kind": task.kind, "labels": task.labels, "thresholds": task.thresholds}
     elif isinstance(task, Tag):
