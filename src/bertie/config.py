@@ -7,7 +7,7 @@ from dataclasses import is_dataclass
 from importlib import resources
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bertie.errors import UserError
 
@@ -65,7 +65,7 @@ def build(kind: type[T], values: Mapping[str, Any], path: str = "") -> T:
     >>> build(Model, {"num_heads": 2})
     Model(hidden_size=768, num_heads=2)
     """
-    hints = get_type_hints(kind)
+    hints = {n: h for n, h in get_type_hints(kind).items() if get_origin(h) is not ClassVar}
     for name in values:
         if name not in hints:
             near = difflib.get_close_matches(name, hints, n=1)
@@ -80,6 +80,8 @@ def build(kind: type[T], values: Mapping[str, Any], path: str = "") -> T:
 def convert(value: Any, hint: Any, path: str) -> Any:
     """`value` as the type `hint` asks for, or an error that names the setting."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
     if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return build(hint, value, f"{path}.")
     if origin in (Union, UnionType):
