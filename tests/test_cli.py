@@ -20,7 +20,7 @@ SURFACE = {
     "info": "target batch length",
     "import": "source out lower_case gelu",
     "prepare": "text vocab out recipe workers sets",
-    "pretrain": "recipe store out sets",
+    "pretrain": "recipe store out start resume sets",
     "quickstart": "out",
 }
 
