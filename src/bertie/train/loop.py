@@ -271,17 +271,18 @@ class Trainer:
         )
 
     def _give_up(self, step: GlobalStep) -> None:
-        path = self.saving.folder / f"bad-step-{step.number}-rank-{self.world.rank}.safetensors"
+        number, rank = self.counters.step, self.world.rank
+        path = self.saving.folder / f"bad-step-{number}-rank-{rank}.safetensors"
         tensors = {
-            f"{number}.{name}": value
-            for number, batch in enumerate(step.micro_batches)
+            f"{place}.{name}": value
+            for place, batch in enumerate(step.micro_batches)
             for name, value in batch._asdict().items()  # type: ignore[attr-defined]
             if isinstance(value, Tensor)
         }
         save_file({name: tensor.clone() for name, tensor in tensors.items()}, path)
         raise UserError(
             f"loss or gradient was not finite in {MAX_SKIPPED_IN_A_ROW} steps in a row, the last "
-            f"was {step.number}; its batch is in {path}. Lower optim.peak, lengthen optim.warmup, "
+            f"was {number}; its batch is in {path}. Lower optim.peak, lengthen optim.warmup, "
             "or take precision fp32; then go on from the last checkpoint in another --out"
         )
 
