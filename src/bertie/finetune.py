@@ -4,7 +4,6 @@ import hashlib
 import itertools
 import shutil
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path

@@ -134,7 +134,7 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
         model.to(world.device)
         stored = 0 if checkpoint is None else checkpoint.kept["micro_tokens"]
         plan = make_plan(
-            recipe.data,
+            data_of(recipe),
             recipe.phases,
             recipe.train,
             store=store,
@@ -169,7 +169,7 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
         run_phases(trainer, plan, store, world)
         if world.is_first:
             publish(out)
-        held_out = trainer.figures or trainer.look()
+        held_out = trainer.figures or trainer.evaluate(model)[0]
         return Pretrained(
             model=out / "model", counters=trainer.counters, held_out=held_out, unigram=unigram
         )
@@ -354,7 +354,7 @@ def preflight(
             f"{plan.budget.amount * batch_size / header.num_instances:.1f} epochs"
         )
     else:
-        yield f"{plan.budget.amount:,.0f} {plan.budget.unit}"
+        yield f"{plan.budget.amount:,.12g} {plan.budget.unit}"
     yield f"guessing by frequency loses {unigram:.2f} nats a masked token"
     if warning := check_pairs(header.num_second, header.num_pairs):
         yield f"warning: {warning}"
@@ -401,6 +401,14 @@ def with_warnings(show: Show, unigram: float) -> Show:
 # --- what is learned, and how well ---
 
 
+def data_of(recipe: PretrainRecipe) -> DataConfig:
+    """The data of the recipe; where no masked LM is trained, nothing is hidden or replaced."""
+    if "mlm" in recipe.terms:
+        return recipe.data
+    whole = replace(recipe.data.masking, mask_share=0.0, random_share=0.0, keep_share=1.0)
+    return replace(recipe.data, masking=whole)
+
+
 def objective_of(recipe: PretrainRecipe) -> Callable[[nn.Module, Batch], dict[str, Term]]:
     terms = recipe.terms
 
@@ -420,7 +428,7 @@ class HeldOut:
     def __init__(
         self, store: Store, data: DataConfig, recipe: PretrainRecipe, world: World
     ) -> None:
-        self.recipe, self.world = recipe, world
+        self.recipe, self.world, self.pair = recipe, world, recipe.pair or "nsp"
         self.batches: list[Batch] = []
         tokenizer = store.load_tokenizer()
         self.mask_id = tokenizer.id(tokenizer.config.mask_token)
@@ -436,11 +444,12 @@ class HeldOut:
             model,
             self.batches,
             mask_id=self.mask_id,
-            pair=self.recipe.pair or "nsp",
+            pair=self.pair,
             world=self.world,
             dtype=DTYPES.get(self.recipe.train.precision),
         )
-        return figures, -figures.get("mask_loss", figures.get("nsp_loss", 0.0))
+        headlines = ("mask_loss", "mlm_loss", f"{self.pair}_loss")  # the first that is there
+        return figures, next((-figures[name] for name in headlines if name in figures), None)
 
 
 def held_out_batches(store: Store, data: DataConfig, world: World) -> Iterator[Batch]:
