@@ -37,7 +37,7 @@ from bertie.data.steps import DataConfig, LoaderConfig
 from bertie.data.store import Store, open_store
 from bertie.model.bert import Bert
 from bertie.model.config import ModelConfig, named_size
-from bertie.objectives import cross_entropy
+from bertie.objectives import cross_entropy, linear_cross_entropy
 from bertie.train.optim import BertOptimizer, OptimConfig
 from loader import write_store
 
@@ -161,9 +161,10 @@ def make_ours(model: Bert, way: Way, steps: list[Step], device: torch.device) ->
     def train_step(number: int) -> Tensor:
         batch, num_targets = batches[number], steps[number].num_targets
         with torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "bf16"):
-            logits = run(*batch[:5], predicted=batch.predicted)
-            mlm = cross_entropy(logits[0], batch.labels)
-            nsp = cross_entropy(logits[1], batch.pair_labels)
+            rows, pair_logits = run(*batch[:5], predicted=batch.predicted, projects=False)
+            weight, bias = model.embeddings.token.weight, model.masked_lm.bias
+            mlm = linear_cross_entropy(rows, weight, bias, batch.labels)
+            nsp = cross_entropy(pair_logits, batch.pair_labels)
         loss = mlm.total / num_targets["mlm"] + nsp.total / num_targets["nsp"]
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)

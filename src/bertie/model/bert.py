@@ -113,6 +113,7 @@ class Bert(nn.Module):
         longest: int,
         *,
         predicted: Tensor | None = None,
+        projects: bool = True,
     ) -> tuple[Tensor, ...]:
         """The logits of each head, in the order of `heads`.
 
@@ -126,7 +127,8 @@ class Bert(nn.Module):
             head, reads = self.get_submodule(name), get_head(name).reads
             if reads == "predicted":
                 rows = hidden if predicted is None else hidden[predicted]  # (M, D)
-                logits.append(head(rows, self.embeddings.token.weight))
+                pieces = self.embeddings.token.weight
+                logits.append(head(rows, pieces) if projects else head.transform(rows))
             else:
                 logits.append(head(pooled if reads == "pooled" else hidden))
         return tuple(logits)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bertie.errors import UserError
 from bertie.model.config import ModelConfig
+from bertie.model.dropout import Dropout
 from bertie.model.encoder import Gelu, layer_norm
 
 
@@ -24,8 +25,13 @@ class MaskedLM(nn.Module):
         self.norm = layer_norm(config)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
+    def transform(self, x: Tensor) -> Tensor:  # (M, D) -> (M, D)
+        """All but the output matrix and its bias."""
+        transformed: Tensor = self.norm(self.gelu(self.dense(x)))
+        return transformed
+
     def forward(self, x: Tensor, pieces: Tensor) -> Tensor:  # (M, D), (V, D) -> (M, V)
-        return F.linear(self.norm(self.gelu(self.dense(x))), pieces, self.bias)
+        return F.linear(self.transform(x), pieces, self.bias)
 
 
 class Classifier(nn.Module):
@@ -34,7 +40,7 @@ class Classifier(nn.Module):
     def __init__(self, config: ModelConfig, num_outputs: int, *, has_dropout: bool) -> None:
         super().__init__()
         dropout = config.dropout if config.classifier_dropout is None else config.classifier_dropout
-        self.dropout = nn.Dropout(dropout if has_dropout else 0.0)
+        self.dropout = Dropout(dropout if has_dropout else 0.0)
         self.classifier = nn.Linear(config.hidden_size, num_outputs)
 
     def forward(self, x: Tensor) -> Tensor:
