@@ -35,11 +35,12 @@ def draw_mask(like: Tensor, share: float) -> Tensor:
     of 0.1 this was a tenth of a step. Here a 64-bit draw serves four: 0.9 ms against 6.5 a million.
     """
     draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-    num_dropped = round(share * LEVELS)  # of the values -LEVELS / 2 .. LEVELS / 2 - 1, the lowest
+    # Of the values -LEVELS / 2 .. LEVELS / 2 - 1, the lowest are dropped.
+    num_dropped = min(round(share * LEVELS), LEVELS - 1)
     mask = torch.empty(like.shape, dtype=like.dtype)
     values = draws.view(torch.int16)[: like.numel()].view(like.shape)
     torch.ge(values, num_dropped - LEVELS // 2, out=mask)
-    return mask.mul_(LEVELS / (LEVELS - num_dropped))
+    return mask.div_(1 - share)
 
 
 class Dropout(nn.Module):

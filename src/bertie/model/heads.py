@@ -25,13 +25,9 @@ class MaskedLM(nn.Module):
         self.norm = layer_norm(config)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def transform(self, x: Tensor) -> Tensor:  # (M, D) -> (M, D)
-        """All but the output matrix and its bias."""
-        transformed: Tensor = self.norm(self.gelu(self.dense(x)))
-        return transformed
-
-    def forward(self, x: Tensor, pieces: Tensor) -> Tensor:  # (M, D), (V, D) -> (M, V)
-        return F.linear(self.transform(x), pieces, self.bias)
+    def forward(self, x: Tensor, pieces: Tensor | None) -> Tensor:  # (M, D), (V, D) -> (M, V)
+        rows: Tensor = self.norm(self.gelu(self.dense(x)))  # (M, D), all there is without pieces
+        return rows if pieces is None else F.linear(rows, pieces, self.bias)
 
 
 class Classifier(nn.Module):
