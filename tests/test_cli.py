@@ -22,10 +22,7 @@ SURFACE = {
     "import": "source out lower_case gelu",
     "prepare": "text vocab out recipe workers sets",
     "pretrain": "recipe store out start resume sets",
-<<<<<<< HEAD
     "fill": "model text top as_json",
-=======
->>>>>>> looptests
     "quickstart": "out",
 }
 

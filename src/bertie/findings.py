@@ -201,9 +201,7 @@ def surest_first(wrong: Sequence[WrongExample]) -> tuple[WrongExample, ...]:
     return tuple(sorted(wrong, key=lambda one: -one.confidence))
 
 
-def find_majority(
-    task: Task[Any, Any], train: Sequence[Any], dev: Sequence[Any]
-) -> float | None:
+def find_majority(task: Task[Any, Any], train: Sequence[Any], dev: Sequence[Any]) -> float | None:
     """The score on dev of always giving what is most frequent in the training data."""
     if isinstance(task, Classify) and task.kind == "classes":
         label = Counter(str(example.label) for example in train).most_common(1)[0][0]

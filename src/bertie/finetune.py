@@ -236,7 +236,11 @@ def text_of(example: Any) -> str:
 
 
 def describe_sets(
-    task: AnyTask, train: Dataset[Any], dev: Dataset[Any], encoded: Instances, dev_encoded: Instances
+    task: AnyTask,
+    train: Dataset[Any],
+    dev: Dataset[Any],
+    encoded: Instances,
+    dev_encoded: Instances,
 ) -> Iterator[str]:
     """How the files were understood, and what had to be left out or cut."""
     for name, data, instances in (("train", train, encoded), ("dev", dev, dev_encoded)):
@@ -351,9 +355,7 @@ def run_once(
     return build(FinetuneRun, read_json(folder / RESULT)["run"])
 
 
-def settings_of(
-    recipe: FinetuneRecipe, spec: RunSpec, source: Path, sets: Sets
-) -> dict[str, Any]:
+def settings_of(recipe: FinetuneRecipe, spec: RunSpec, source: Path, sets: Sets) -> dict[str, Any]:
     """What decides the outcome of a run, as JSON can hold it."""
     values = {
         "model": str(source),
@@ -509,7 +511,11 @@ def conclude(
         tests[str(path)] = answered.scores
     findings = make_findings(evaluated.task, sets.dev.examples, evaluated.predictions)
     notes = [*sets.notes]
-    notes += [f"{path}: " + ", ".join(f"{k} {v:.4f}" for k, v in s.items()) for path, s in tests.items() if s]
+    notes += [
+        f"{path}: " + ", ".join(f"{k} {v:.4f}" for k, v in s.items())
+        for path, s in tests.items()
+        if s
+    ]
     return summarise(recipe, sets, done, findings, notes), tests
 
 
