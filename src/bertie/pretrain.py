@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -32,9 +32,10 @@ from bertie.data.store import TOKENIZER, Store, open_store
 from bertie.errors import UserError
 from bertie.model.bert import Bert
 from bertie.model.config import ModelConfig, train_flops
-from bertie.objectives import Term, cross_entropy
+from bertie.objectives import Term, cross_entropy, linear_cross_entropy
 from bertie.plan import Plan, make_plan
 from bertie.prepare import HELD_OUT
+from bertie.report.pretraining import write_pretraining_report
 from bertie.text.tokenizer import Tokenizer
 from bertie.train.budget import Phase
 from bertie.train.distributed import World, open_world
@@ -168,9 +169,10 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
             resume=checkpoint,
         )
         run_phases(trainer, plan, store, world)
+        held_out = trainer.figures or trainer.evaluate(model)[0]
         if world.is_first:
             publish(out)
-        held_out = trainer.figures or trainer.evaluate(model)[0]
+            write_pretraining_report(out)
         return Pretrained(
             model=out / "model", counters=trainer.counters, held_out=held_out, unigram=unigram
         )
@@ -411,14 +413,23 @@ def data_of(recipe: PretrainRecipe) -> DataConfig:
 
 
 def objective_of(recipe: PretrainRecipe) -> Callable[[nn.Module, Batch], dict[str, Term]]:
+    """The sum of the terms' mean losses."""
     terms = recipe.terms
 
     def objective(model: nn.Module, batch: Batch) -> dict[str, Term]:
-        logits = model(*batch[:5], predicted=batch.predicted)
-        labels = {"mlm": batch.labels, "nsp": batch.pair_labels, "sop": batch.pair_labels}
-        return {
-            term: cross_entropy(one, labels[term]) for term, one in zip(terms, logits, strict=True)
-        }
+        # On a CPU all logits at once are slow (benchmarks/train_step.py); a GPU has room for them,
+        # and a compiled model makes them best by itself.
+        is_projected = batch.ids.is_cuda or recipe.train.compile
+        outputs = model(*batch[:5], predicted=batch.predicted, is_projected=is_projected)
+        found = {}
+        for term, output in zip(terms, outputs, strict=True):
+            if term == "mlm" and not is_projected:
+                bert = cast(Bert, getattr(model, "module", model))  # DDP holds it
+                found[term] = linear_cross_entropy(output, *bert.output_layer(), batch.labels)
+            else:
+                labels = batch.labels if term == "mlm" else batch.pair_labels
+                found[term] = cross_entropy(output, labels)
+        return found
 
     return objective
 
