@@ -23,7 +23,7 @@ from tests.train.runs import check_same_weights, metrics, recipe, run, write_tex
 NUM_KILLS = int(os.environ.get("BERTIE_KILLS", "3"))
 LONGEST_LIFE_S = 1.0
 SETS = (
-    "train.budget=40 steps",
+    "train.budget=30 steps",
     "train.save_every=1",
     "train.evaluate_every=7",
     "train.log_every=3",
