@@ -54,6 +54,19 @@ def weights(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     return get
 
 
+@pytest.fixture(scope="session")
+def unpacked(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Unpacks a real labelled data set by name."""
+    folder = tmp_path_factory.mktemp("data")
+
+    @cache
+    def unpack(name: str) -> Path:
+        subprocess.run([str(shared / "data" / "unpack"), str(folder), name], check=True)
+        return folder / name
+
+    return unpack
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for what, count in COMPARED.items():
         terminalreporter.write_line(f"compared with the reference: {count:,} {what}")

@@ -11,16 +11,18 @@ import pytest
 import typer.main
 
 from bertie.cli import app
+from tests.infer.models import make_directory
 
 # Changing this list is changing what users type: say so in the CHANGELOG.
 SURFACE = {
-    "vocab": "text out recipe size cased against workers sets",
+    "vocab": "text out recipe size cased against extend workers sets",
     "coverage": "text vocab sets",
     "tokenize": "vocab text file max_length as_json lower_case",
     "info": "target batch length",
     "import": "source out lower_case gelu",
     "prepare": "text vocab out recipe workers sets",
     "pretrain": "recipe store out start resume sets",
+    "fill": "model text top as_json",
     "quickstart": "out",
 }
 
@@ -103,6 +105,18 @@ def test_tokenize_shows_a_table(vocab: Path) -> None:
     assert "[UNK]" in result.stdout and "Some" in result.stdout and "words" in result.stdout
 
 
+def test_a_vocabulary_is_extended_and_compared(vocab: Path) -> None:
+    lines = (f"protein {n} of tokenization number {n % 9}\n\n" for n in range(400))
+    (vocab.parent / "c.txt").write_text("".join(lines), "utf-8")
+    arguments = ("vocab", "c.txt", "--extend", "v", "--size", "75", "--out", "w")
+    result = bertie(*arguments, "--set", "learn.min_count=1", cwd=vocab.parent)
+    assert result.returncode == 0, result.stderr
+    assert "60 of them are the old ones with their ids; 15 are new." in result.stdout
+    assert "│ w " in result.stdout and "│ v " in result.stdout
+    refused = bertie(*arguments[:-1], "x", "--cased", cwd=vocab.parent)
+    assert refused.returncode == 2 and "leave the settings tokenizer.*" in refused.stderr
+
+
 def test_coverage_compares(vocab: Path) -> None:
     text = str(vocab.parent / "a.txt")
     shutil.copytree(vocab, vocab.parent / "other")
@@ -163,6 +177,55 @@ def test_a_mistake_is_said_clearly_with_code_2(vocab: Path, name: str) -> None:
     assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(vocab.parent.rglob("*")) == before, "nothing is left behind"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_directory(tmp_path_factory.mktemp("fill"))
+
+
+def test_fill_shows_pieces_probabilities_and_sentences(model: Path) -> None:
+    result = bertie("fill", str(model), "Paris [bold]is the [MASK] of [MASK].", "--top", "3")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "mask 1 of 2" in result.stdout and "mask 2 of 2" in result.stdout
+    assert result.stdout.count("%") == 6
+    assert result.stdout.count("Paris [bold]is the") == 7
+    assert "each with its best piece: Paris [bold]is the" in result.stdout
+
+
+def test_fill_shows_the_place_in_a_long_text(model: Path) -> None:
+    text = f"{'the city ' * 50}of [MASK], {'its capital ' * 50}"
+    result = bertie("fill", str(model), text, "--top", "1")
+    assert "the city of" in result.stdout and "… │" in result.stdout
+    assert len(result.stdout) < 1000
+
+
+def test_fill_lines_of_standard_input_as_json(model: Path) -> None:
+    result = bertie("fill", str(model), "-", "--json", stdin="a [MASK]\n\n中 [MASK] b [MASK]\n")
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert (first["text"], second["text"]) == ("a [MASK]", "中 [MASK] b [MASK]")
+    assert [len(fills) for fills in second["masks"]] == [5, 5]
+    assert list(first["masks"][0][0]) == ["piece", "id", "probability", "span", "text"]
+    assert first["masks"][0][0]["span"] == [2, 8]
+    assert first["best"] == first["masks"][0][0]["text"]
+
+
+def test_bytes_that_are_no_text_do_not_stop_it(model: Path) -> None:
+    result = bertie("fill", str(model), "\udcff [MASK]", "--json")
+    assert json.loads(result.stdout)["text"] == "\udcff [MASK]", result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["a city"], "bertie: text 1: no [MASK] in 'a city'; write [MASK] where"),
+        (["[MASK]", "--top", "0"], "bertie: top is 1 to 120; found 0"),
+    ],
+)
+def test_fill_refuses_in_one_line(model: Path, arguments: list[str], message: str) -> None:
+    result = bertie("fill", str(model), *arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(message) and result.stderr.count("\n") == 1
 
 
 def test_a_checkpoint_is_imported_and_shown(tmp_path: Path) -> None:

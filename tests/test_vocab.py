@@ -1,6 +1,7 @@
 """From files to a tokenizer directory."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from bertie.data.blocks import Problems
 from bertie.errors import UserError
 from bertie.text.tokenizer import Tokenizer
 from bertie.vocab import VocabRecipe, cover_files, make_vocab
+from tests.text.reference import check_equal, peer
 
 
 @pytest.fixture
@@ -75,3 +77,69 @@ def test_a_text_that_is_held_out_whole_is_learned_from(tmp_path: Path) -> None:
     settings = recipe("corpus.held_out_percent=100")
     learned = make_vocab([tmp_path / "a.txt"], tmp_path / "v", settings, workers=1)
     assert learned.num_words == 3 and learned.held_out == ()
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    """Other words of the same letters, and one with new letters."""
+    path = tmp_path / "other.txt"
+    lines = (f"undernumber of thunder, Größe {n % 7} word{n % 5}\n\n" for n in range(900))
+    path.write_text("".join(lines), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("case", [True, False])
+def test_an_extended_vocabulary_keeps_all_ids_and_fits_better(
+    corpus: Path, other: Path, tmp_path: Path, case: bool, compared: Counter[str]
+) -> None:
+    settings = recipe(f"tokenizer.lower_case={str(case).lower()}", "tokenizer.max_length=77")
+    old = make_vocab([corpus], tmp_path / "old", settings, workers=1).tokenizer
+    bigger = recipe("learn.size=260")
+    for workers in (1, 2):
+        learned = make_vocab(
+            [other], tmp_path / str(workers), bigger, workers=workers, extends=tmp_path / "old"
+        )
+    one, two = ((tmp_path / name / "vocab.txt").read_bytes() for name in ("1", "2"))
+    assert one == two
+    new = Tokenizer.load(tmp_path / "1")
+    assert new.pieces == learned.tokenizer.pieces
+    assert new.config == learned.tokenizer.config == old.config
+    assert new.pieces[:200] == old.pieces and 200 < len(new.pieces) <= 260
+    assert (learned.num_old, learned.num_spare) == (200, 260 - len(new.pieces))
+    assert len(set(new.pieces)) == len(new.pieces)
+    before, after = (
+        cover_files([other], tmp_path / name, bigger.corpus, Problems()) for name in ("old", "1")
+    )
+    assert after.num_pieces < before.num_pieces and after.num_unknown < before.num_unknown
+    assert after.unknown_share == 0 and {"undernumber", "thunder"} <= {*new.pieces}
+    texts = [*other.read_text("utf-8").splitlines()[:30], *corpus.read_text("utf-8").splitlines()]
+    check_equal(new, peer(new.pieces, lower_case=case), texts[:60], compared)
+
+
+def test_new_pieces_come_by_use_and_as_many_as_asked(corpus: Path, tmp_path: Path) -> None:
+    make_vocab([corpus], tmp_path / "old", recipe(), workers=1)
+    (tmp_path / "new.txt").write_text("rare rare often often often of twice once\n" * 1, "utf-8")
+    for size in (201, 202, 260):
+        settings = recipe(f"learn.size={size}", "corpus.held_out_percent=0")
+        learned = make_vocab(
+            [tmp_path / "new.txt"],
+            tmp_path / str(size),
+            settings,
+            workers=1,
+            extends=tmp_path / "old",
+        )
+        added = learned.tokenizer.pieces[200:]
+        assert added == ["often", "rare"][: size - 200]
+        assert learned.num_spare == size - 200 - len(added)
+
+
+def test_an_extension_that_would_change_the_old_is_refused(corpus: Path, tmp_path: Path) -> None:
+    make_vocab([corpus], tmp_path / "old", recipe(), workers=1)
+    wrong = {
+        "leave the settings tokenizer": recipe("learn.size=300", "tokenizer.lower_case=false"),
+        "has 200 pieces; say how many there shall be": recipe(),
+    }
+    for message, settings in wrong.items():
+        with pytest.raises(UserError, match=message):
+            make_vocab([corpus], tmp_path / "new", settings, workers=1, extends=tmp_path / "old")
+    assert not (tmp_path / "new").exists()

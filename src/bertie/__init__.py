@@ -1,3 +1,25 @@
-"""BERT, end to end: from a folder of raw text to a served model."""
+"""BERT, end to end: from a folder of raw text to a served model.
 
+model = bertie.load("my_run/model")
+model.fill("Paris is the [MASK] of France.").best
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from bertie.infer.engine import Engine
+
+__all__ = ["load"]
 __version__ = "0.1.0"
+
+
+def load(directory: "str | Path", *, device: str | None = None, dtype: str = "fp32") -> "Engine":
+    """A model directory, ready to be asked; on a GPU where there is one, if no device is named.
+
+    `dtype` is fp32, bf16 or fp16.
+    """
+    from bertie.infer.engine import Engine  # torch comes with it
+
+    return Engine.load(directory, device=device, dtype=dtype)

@@ -3,11 +3,11 @@
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from bertie.errors import UserError
 
@@ -65,21 +65,31 @@ def build(kind: type[T], values: Mapping[str, Any], path: str = "") -> T:
     >>> build(Model, {"num_heads": 2})
     Model(hidden_size=768, num_heads=2)
     """
-    hints = get_type_hints(kind)
+    hints = {n: h for n, h in get_type_hints(kind).items() if get_origin(h) is not ClassVar}
     for name in values:
         if name not in hints:
             near = difflib.get_close_matches(name, hints, n=1)
             guess = f" (did you mean {path}{near[0]}?)" if near else ""
             known = ", ".join(path + hint for hint in hints)
             raise UserError(f"no setting {path}{name}{guess}; there are: {known}")
-    return kind(
-        **{name: convert(value, hints[name], path + name) for name, value in values.items()}
-    )
+    whole = {name: with_defaults(kind, name, value) for name, value in values.items()}
+    return kind(**{name: convert(value, hints[name], path + name) for name, value in whole.items()})
+
+
+def with_defaults(kind: type[Any], name: str, value: Any) -> Any:
+    """A table on top of the defaults that the field has for it, where it has some of its own."""
+    factory = next(f.default_factory for f in fields(kind) if f.name == name)
+    if not isinstance(value, Mapping) or factory is MISSING or isinstance(factory, type):
+        return value
+    made = factory()
+    return {**(made if isinstance(made, dict) else asdict(made)), **value}
 
 
 def convert(value: Any, hint: Any, path: str) -> Any:
     """`value` as the type `hint` asks for, or an error that names the setting."""
     origin, arguments = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return value
     if is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return build(hint, value, f"{path}.")
     if origin in (Union, UnionType):

@@ -14,8 +14,9 @@ from torch import nn
 
 import bertie
 from bertie.checkpoint.draft import draft_of
+from bertie.checkpoint.grow import open_grown
 from bertie.checkpoint.json_files import write_json
-from bertie.checkpoint.model_dir import open_model
+from bertie.checkpoint.model_dir import open_model, read_config
 from bertie.checkpoint.state import (
     Checkpoint,
     Counters,
@@ -34,6 +35,7 @@ from bertie.model.config import ModelConfig, train_flops
 from bertie.objectives import Term, cross_entropy
 from bertie.plan import Plan, make_plan
 from bertie.prepare import HELD_OUT
+from bertie.text.tokenizer import Tokenizer
 from bertie.train.budget import Phase
 from bertie.train.distributed import World, open_world
 from bertie.train.evaluate import evaluate_pretraining
@@ -61,6 +63,7 @@ HARMLESS = {
     "train.evaluate_every",
     "train.save_every",
     "train.keep",
+    "train.patience",
     "train.tensorboard",
 }
 
@@ -264,6 +267,8 @@ def make_model(
     else:
         config = replace(recipe.model or ModelConfig(), vocab_size=store.manifest.vocab_size)
         return Bert(config, recipe.heads, generator=generator), []
+    if recipe.pair is None and model.pooler is not None:
+        model.pooler.requires_grad_(False)  # kept for tasks; nothing here trains it
     for parameter in model.parameters():  # mapped from the file, which stays as it is
         parameter.data = parameter.data.clone()
     return model, notes
@@ -272,7 +277,34 @@ def make_model(
 def start_from(
     directory: Path, recipe: PretrainRecipe, store: Store, generator: torch.Generator
 ) -> tuple[Bert, list[str]]:
-    raise UserError("not yet")
+    """A trained model to go on with; where `grow` is set, made to fit the store and the phases."""
+    if recipe.grow:
+        grown = open_grown(
+            directory,
+            store.load_tokenizer(),
+            heads=recipe.heads,
+            max_positions=max(read_config(directory).max_positions, longest_of(recipe)),
+            generator=generator,
+        )
+        model, fresh = grown.model, grown.fresh
+        notes = [
+            f"starts from {directory}: {grown.num_kept:,} pieces kept, {grown.num_composed:,} made "
+            f"of others, {grown.num_random:,} new, {grown.num_left_out:,} left out; "
+            f"{grown.num_new_positions:,} positions more"
+        ]
+    else:
+        store.check_tokenizer(Tokenizer.load(directory))
+        opened = open_model(directory, heads=recipe.heads, generator=generator)
+        model, fresh, notes = opened.model, opened.fresh, [f"starts from {directory}"]
+    if fresh:
+        notes.append(f"{directory} lacks {', '.join(fresh)}: new, untrained")
+    return model, notes
+
+
+def longest_of(recipe: PretrainRecipe) -> int:
+    """Tokens of the longest sequences of all phases."""
+    lengths = [phase.max_length for phase in recipe.phases]
+    return max(lengths, default=recipe.data.instances.max_length)
 
 
 def begin_run(out: Path, settings: Mapping[str, Any], unigram: float, world: World) -> None:

@@ -1,6 +1,6 @@
 """From text to a tokenizer directory: wiring of corpus, counting, learning and coverage."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,8 +9,14 @@ from bertie.data.corpus import CorpusConfig, document_hash, find_files, is_held_
 from bertie.errors import UserError
 from bertie.text.count import count_words
 from bertie.text.coverage import Coverage, cover, cover_texts
-from bertie.text.files import VOCAB, TokenizerConfig, check_writable, write_tokenizer
-from bertie.text.learn import LearnConfig, learn
+from bertie.text.files import (
+    VOCAB,
+    TokenizerConfig,
+    check_writable,
+    read_tokenizer,
+    write_tokenizer,
+)
+from bertie.text.learn import LearnConfig, extend, learn
 from bertie.text.tokenizer import Tokenizer
 
 MAX_HELD_OUT_CHARS = 16_000_000  # held in memory; a larger sample would not change a figure
@@ -32,7 +38,8 @@ class Learned:
     num_words: int  # occurrences counted
     num_distinct: int
     num_forgotten: int  # occurrences of rare words that memory had no room for
-    num_spare: int  # [unused] slots beyond those asked for: the text had no more pieces to give
+    num_old: int  # pieces of the vocabulary that was extended, before all others; mostly 0
+    num_spare: int  # pieces that the text had not to give: [unused] slots, or missing behind old
     held_out: tuple[str, ...]  # documents that were not learned from
     coverage: Coverage  # of the held-out documents, or of the text itself if there are none
     problems: Problems  # what could not be read
@@ -44,9 +51,14 @@ def make_vocab(
     recipe: VocabRecipe,
     *,
     workers: int,
+    extends: Path | None = None,
     on_progress: Progress = lambda what, done, total: None,
 ) -> Learned:
-    """Learns a vocabulary from the text below `paths` and writes it to the directory `out`."""
+    """Learns a vocabulary from the text below `paths` and writes it to the directory `out`.
+
+    It starts with all pieces of the tokenizer in `extends`, if that is given, and splits as it.
+    """
+    old, tokenizer = _start(extends, recipe)
     if (out / VOCAB).exists():
         raise UserError(f"{out / VOCAB} exists; a model may need it. Choose another --out")
     check_writable(out)
@@ -54,34 +66,66 @@ def make_vocab(
     held_out: list[str] = []
     problems = Problems()
     batches = _training_batches(files, recipe.corpus, held_out, problems, on_progress)
-    counts = count_words(batches, recipe.tokenizer, workers=workers)
+    counts = count_words(batches, tokenizer, workers=workers)
     if not counts:  # so small a text may have been held out whole
-        counts = count_words([held_out], recipe.tokenizer)
+        counts = count_words([held_out], tokenizer)
         held_out = []
     if not counts:
         raise UserError(f"no words in {len(files)} files, the first is {files[0]}")
-    pieces = learn(
-        counts,
-        recipe.learn,
-        recipe.tokenizer,
-        lambda done, total: on_progress("merging pieces", done, total),
+    pieces = _learn(
+        counts, old, recipe.learn, tokenizer, lambda *done: on_progress("merging pieces", *done)
     )
-    write_tokenizer(out, pieces, recipe.tokenizer)
+    write_tokenizer(out, pieces, tokenizer)
     coverage = (
-        cover_texts(held_out, pieces, recipe.tokenizer)
-        if held_out
-        else cover(counts, pieces, recipe.tokenizer)
+        cover_texts(held_out, pieces, tokenizer) if held_out else cover(counts, pieces, tokenizer)
     )
     return Learned(
-        tokenizer=Tokenizer(pieces, recipe.tokenizer),
+        tokenizer=Tokenizer(pieces, tokenizer),
         num_words=sum(counts.values()),
         num_distinct=len(counts),
         num_forgotten=counts.num_forgotten,
-        num_spare=sum(piece.startswith("[unused") for piece in pieces) - recipe.learn.num_unused,
+        num_old=len(old),
+        num_spare=_count_spare(pieces, old, recipe.learn),
         held_out=tuple(held_out),
         coverage=coverage,
         problems=problems,
     )
+
+
+def _start(extends: Path | None, recipe: VocabRecipe) -> tuple[list[str], TokenizerConfig]:
+    """The pieces to begin with, and how to split text."""
+    if extends is None:
+        return [], recipe.tokenizer
+    pieces, config = read_tokenizer(extends)
+    if recipe.tokenizer not in (TokenizerConfig(), config):
+        raise UserError(
+            f"a vocabulary that extends {extends} splits text as that does; leave the settings "
+            "tokenizer.* (and --cased) out"
+        )
+    if recipe.learn.size <= len(pieces):  # better now than after reading all the text
+        raise UserError(
+            f"{extends} has {len(pieces):,} pieces; say how many there shall be with the new ones: "
+            f"--size N, more than that; found {recipe.learn.size:,}"
+        )
+    return pieces, config
+
+
+def _learn(
+    counts: Mapping[str, int],
+    old: Sequence[str],
+    config: LearnConfig,
+    tokenizer: TokenizerConfig,
+    on_merge: Callable[[int, int], None],
+) -> list[str]:
+    if old:
+        return extend(counts, old, config, tokenizer, on_merge)
+    return learn(counts, config, tokenizer, on_merge)
+
+
+def _count_spare(pieces: Sequence[str], old: Sequence[str], config: LearnConfig) -> int:
+    if old:
+        return config.size - len(pieces)
+    return sum(piece.startswith("[unused") for piece in pieces) - config.num_unused
 
 
 def _training_batches(

@@ -1,6 +1,7 @@
 """Learning a vocabulary: exact size, deterministic, frequent words whole, Chinese kept."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,7 @@ from bertie.errors import UserError
 from bertie.text.count import WordCounts, count_words
 from bertie.text.coverage import cover
 from bertie.text.files import TokenizerConfig
-from bertie.text.learn import LearnConfig, Merger, alphabet, learn, spelled
+from bertie.text.learn import LearnConfig, Merger, alphabet, extend, learn, spelled
 from tests.text.reference import AWKWARD, SPECIALS
 
 CONFIG = TokenizerConfig()
@@ -164,3 +165,21 @@ def test_words_too_rare_or_too_long_teach_nothing() -> None:
 def test_large_counts_do_not_overflow() -> None:
     huge = {"ab": 2**40, "abc": 2**41, "b": 2**50}
     assert "abc" in learn(huge, LearnConfig(size=20, num_unused=0), CONFIG)
+
+
+def test_extending_keeps_what_is_there_and_adds_what_is_used_most() -> None:
+    filler = [f"w{number}" for number in range(30)]
+    old = [*CONFIG.special_tokens, "[unused0]", "a", "##b", "##c", "abc", *filler]
+    counts = {"ab": 9, "abc": 99, "abcd": 7, "xyz": 8, "once": 1, "x": 3}
+    config = LearnConfig(size=len(old) + 3, min_count=2)
+    made = extend(counts, old, config, CONFIG)
+    assert made == [*old, "ab", "xyz", "abcd"]
+    backwards = dict(reversed(counts.items()))
+    assert extend(backwards, old, config, CONFIG) == made
+    assert extend(counts, old, replace(config, size=90), CONFIG) == [*made, "x"]
+
+
+def test_an_extension_must_be_larger() -> None:
+    old = [*CONFIG.special_tokens, "a"]
+    with pytest.raises(UserError, match="has 6 pieces already"):
+        extend({"ab": 9}, old, LearnConfig(size=6), CONFIG)

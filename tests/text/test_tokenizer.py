@@ -431,6 +431,46 @@ def test_extra_tokens_are_never_split(extra: str, compared: Counter[str]) -> Non
     check_equal(mine, reference, texts, compared)
 
 
+def test_in_a_persons_text_only_the_mask_and_own_tokens_are_special() -> None:
+    pieces = [*SPECIALS, "<e1>", *"abcdeklmnpsu[]", *(f"##{c}" for c in "abcdeklmnpsu")]
+    mine = ours(pieces, lower_case=True, extra_tokens=("<e1>",))
+    text = "a [SEP] [MASK][CLS]<e1> [UNK]b [PAD] [mask]"
+    split = mine.split_masked(text)
+    spelled = "a [ s ##e ##p ] [MASK] [ c ##l ##s ] <e1> [ u ##n ##k ] b [ p ##a ##d ] [ m ##a ##s"
+    assert mine.tokens(split.ids) == [*spelled.split(), "##k", "]"]
+    places = zip(mine.tokens(split.ids), split.starts, split.ends, strict=True)
+    for piece, start, end in places:
+        shown = text[start:end]
+        assert piece.removeprefix("##") == (shown if piece in ("[MASK]", "<e1>") else shown.lower())
+    assert mine.tokens(mine.split(text).ids)[:4] == ["a", "[SEP]", "[MASK]", "[CLS]"]
+
+
+def test_masked_text_without_frame_tokens_is_split_as_ever(small: list[str]) -> None:
+    mine = ours(small, lower_case=True)
+    for text in [*AWKWARD, "[MASK] one [MASK][MASK]x"]:
+        if not any(token in text for token in SPECIALS if token != "[MASK]"):
+            one, two = mine.split_masked(text), mine.split(text)
+            assert all(map(np.array_equal, one, two)), text
+
+
 def test_a_vocabulary_without_special_tokens_is_refused() -> None:
     with pytest.raises(UserError, match=r"no \[MASK\]"):
         Tokenizer(SPECIALS[:-1])
+
+
+def test_a_piece_of_another_vocabulary_is_spelled() -> None:
+    mine = ours([*SPECIALS, "token", "##iz", "##ing", "e", "##", ".", "中"], lower_case=True)
+    spelled = {
+        "Tokenizing": ["token", "##iz", "##ing"],
+        "##izing": ["##iz", "##ing"],
+        "##IZ": ["##iz"],
+        "é.": ["e", "."],
+        "token中": ["token", "中"],
+        "##token": [],  # no letters that continue a word
+        "##iz.": [],  # two words cannot continue one
+        "##": [],
+        "": [],
+        "\0": [],
+        "tokenx": [],
+    }
+    assert {piece: mine.tokens(mine.spell(piece)) for piece in spelled} == spelled

@@ -29,6 +29,8 @@ class TaskCard:
     kind: Kind = "classes"  # of the head `sequence`
     labels: tuple[str, ...] = ()  # of the outputs, in order
     thresholds: dict[str, float] = field(default_factory=dict)  # fitted on dev, by name
+    task: str = ""  # which of the tasks the model was fine-tuned for
+    settings: dict[str, Any] = field(default_factory=dict)  # of that task, settled: how to read on
 
     def __post_init__(self) -> None:
         get_head(self.head)

@@ -6,8 +6,8 @@ pieces than asked for; of these the ones that longest-match-first really uses ar
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count as count_from
 from itertools import filterfalse, islice
 from math import inf
@@ -87,6 +87,36 @@ def learn(
     return reserved + list(islice(free, missing)) + chosen
 
 
+def extend(
+    counts: Mapping[str, int],
+    pieces: Sequence[str],
+    config: LearnConfig,
+    tokenizer: TokenizerConfig,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[str]:
+    """The pieces as they are, and behind them new ones for these words, up to `config.size`.
+
+    What would be learned from the words alone, and is not there yet, is added: the most used first,
+    counted while the old pieces compete. [unused] slots stay free; a model may have given them a
+    meaning. There are enough new ones if the words have them: no more than `len(pieces)` of
+    `config.size` can be there already.
+    """
+    if config.size <= len(pieces):
+        raise UserError(
+            f"the vocabulary has {len(pieces)} pieces already; to extend it, learn.size must be "
+            f"more than that; found {config.size}"
+        )
+    learned = learn(counts, replace(config, num_unused=0), tokenizer, on_progress)
+    there = frozenset(pieces)
+    new = [p for p in learned if p not in there and not p.startswith("[unused")]
+    longest = tokenizer.max_word_chars
+    usable = [(w, n) for w, n in counts.items() if n >= config.min_count and len(w) <= longest]
+    used = count_uses([*pieces, *new], usable)
+    ranked = sorted(new, key=lambda piece: (-used[piece], piece))
+    enough = [piece for piece in ranked if used[piece] >= config.min_count]
+    return [*pieces, *enough[: config.size - len(pieces)]]
+
+
 def spelled(word: str) -> list[str]:
     """A word in single characters: "cat" -> c ##a ##t."""
     return [word[0]] + [PREFIX + character for character in word[1:]]
@@ -116,15 +146,20 @@ def most_used(
     """The `count` pieces that splitting the words uses most, in the order they were learned."""
     if len(pieces) <= count:
         return pieces
-    inventory = ["", *symbols, *pieces]
-    splitter = WordPiece(inventory, unk_token="", max_word_chars=1 << 30)
+    used = count_uses([*symbols, *pieces], words)
+    ranked = sorted(pieces, key=lambda piece: -used[piece])  # stable
+    kept = frozenset(ranked[:count])
+    return [piece for piece in pieces if piece in kept]
+
+
+def count_uses(pieces: Sequence[str], words: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """How often each piece comes when the words, with their counts, are split."""
+    splitter = WordPiece(["", *pieces], unk_token="", max_word_chars=1 << 30)
     used: Counter[bytes] = Counter()
     for word, frequency in words:
         for id in splitter.cut(word)[0]:
             used[id] += frequency
-    ranked = sorted(pieces, key=lambda piece: -used[splitter.firsts[piece]])  # stable
-    kept = frozenset(ranked[:count])
-    return [piece for piece in pieces if piece in kept]
+    return {piece: used[splitter.firsts[piece]] for piece in pieces}
 
 
 class Merger:

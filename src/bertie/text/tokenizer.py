@@ -13,6 +13,7 @@ import re
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,7 +34,7 @@ from bertie.text.sequences import (
     window_starts,
 )
 from bertie.text.wordpiece import ID, PREFIX, WordPiece
-from bertie.text.words import Splitter, mark_false_spaces
+from bertie.text.words import Splitter, mark_false_spaces, pattern_of
 
 CHUNK = re.compile(r"\S+")
 # What decoding replaces in a piece and the space before it, in this order, as the reference does.
@@ -81,6 +82,8 @@ class Tokenizer:
             token: Cut(self._wordpiece.firsts[token], packed(0), packed(len(token)))
             for token in self.config.special_tokens
         }
+        # [MASK] and a user's own tokens belong into text; [CLS], [SEP], [PAD], [UNK] around it.
+        self._inside = pattern_of((self.config.mask_token, *self.config.extra_tokens))
         self._words = Memo(self._wordpiece.split, capacity=1 << 18, longest=40)
         self._chunks = Memo(self._chunk_ids, capacity=1 << 18, longest=40)
         self._word_cuts = Memo(self._wordpiece.cut, capacity=1 << 16, longest=40)
@@ -152,14 +155,39 @@ class Tokenizer:
             return self._words[words[0]]
         return b"".join(map(self._words.__getitem__, words))
 
+    def spell(self, piece: str) -> list[int]:
+        """Ids that spell a piece of another vocabulary; none where this one has no letters for it.
+
+        "tokens" may be token ##s here, and "##izing" may be ##iz ##ing.
+        """
+        continues = piece.startswith(PREFIX) and piece != PREFIX
+        words = self._splitter.words(piece.removeprefix(PREFIX) if continues else piece)
+        if continues and len(words) != 1:
+            return []
+        cuts = [self._wordpiece.cut(word, continues=continues)[0] for word in words]
+        ids = b"".join(chain.from_iterable(cuts))
+        found: list[int] = np.frombuffer(ids, ID).tolist()
+        return [] if self.id_of[self.config.unk_token] in found else found
+
     # One text, with places.
 
     def split(self, text: str) -> Pieces:
         """The pieces of a text, with their places in it."""
+        return self._split(self._splitter.divide(text))
+
+    def split_masked(self, text: str) -> Pieces:
+        """The same for a text that a person wrote: its [MASK] is the mask, its "[SEP]" is text.
+
+        [CLS], [SEP], [PAD] and [UNK] make the frame of a sequence; one that somebody's text
+        happens to spell would tear it apart. `split` takes them for special, as the reference.
+        """
+        return self._split(self._splitter.divide(text, self._inside))
+
+    def _split(self, parts: Sequence[str]) -> Pieces:
         cuts: list[Cut] = []
         starts: list[int] = []
         begin = 0
-        for number, part in enumerate(self._splitter.divide(text)):
+        for number, part in enumerate(parts):
             if number % 2:
                 starts.append(begin)
                 cuts.append(self._special_cuts[part])

@@ -33,14 +33,19 @@ class WordPiece:
         whole = self.firsts.get(word) if len(word) <= self.max_word_chars else None
         return b"".join(self.cut(word)[0]) if whole is None else whole
 
-    def cut(self, word: str) -> tuple[list[bytes], list[int]]:
-        """The id of each piece, and the place in the word where it ends."""
+    def cut(self, word: str, *, continues: bool = False) -> tuple[list[bytes], list[int]]:
+        """The id of each piece, and the place in the word where it ends.
+
+        `continues`: it is the rest of a word, whose pieces all carry the prefix.
+        """
         length = len(word)
         if length > self.max_word_chars:
             return [self.unk], [length]
         ids: list[bytes] = []
         ends: list[int] = []
         start, table, longest = 0, self.firsts, self.longest_first
+        if continues:
+            table, longest = self.others, self.longest_other
         while start < length:
             end = min(length, start + longest.get(word[start : start + 2], 1))
             while (id := table.get(word[start:end])) is None:

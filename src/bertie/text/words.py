@@ -49,14 +49,17 @@ class Splitter:
     def __init__(self, config: TokenizerConfig) -> None:
         self.lower_case = config.lower_case
         self.spelling = Spelling(config)
-        ordered = sorted(config.special_tokens, key=len, reverse=True)  # the longest match wins
-        self.openers = frozenset(token[0] for token in ordered)
-        self.special = re.compile(f"({'|'.join(map(re.escape, ordered))})")
+        self.openers = frozenset(token[0] for token in config.special_tokens)
+        self.special = pattern_of(config.special_tokens)
 
-    def divide(self, text: str) -> list[str]:
-        """Text and special tokens in turn: the odd ones of the list are special tokens."""
-        has_special = any(opener in text for opener in self.openers) and self.special.search(text)
-        return self.special.split(text) if has_special else [text]
+    def divide(self, text: str, special: re.Pattern[str] | None = None) -> list[str]:
+        """Text and special tokens in turn: the odd ones of the list are special tokens.
+
+        `special` finds fewer than all of them: see `pattern_of`.
+        """
+        special = self.special if special is None else special
+        has_special = any(opener in text for opener in self.openers) and special.search(text)
+        return special.split(text) if has_special else [text]
 
     def words(self, chunk: str) -> list[str]:
         """The words of a chunk without special tokens."""
@@ -75,6 +78,11 @@ class Splitter:
         places = [place for place, text in enumerate(spelled) for _ in text]
         found = WORD.finditer("".join(spelled))
         return [Placed(match.group(), places[match.start() : match.end()]) for match in found]
+
+
+def pattern_of(special_tokens: Sequence[str]) -> re.Pattern[str]:
+    ordered = sorted(special_tokens, key=len, reverse=True)  # the longest match wins
+    return re.compile(f"({'|'.join(map(re.escape, ordered))})")
 
 
 def mark_false_spaces(text: str) -> str:

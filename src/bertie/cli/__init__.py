@@ -1,26 +1,28 @@
-"""The verbs. Each reads its settings, calls one part, prints; nothing imports this file.
+"""The verbs. Each reads its settings, calls one part, prints; nothing imports this part.
 
 Parts are imported inside the verbs: `bertie --help` is instant and loads no torch.
 """
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from bertie.cli.show import (
+    progress_bar,
+    read_lines,
+    show_coverage,
+    show_filled,
+    show_learned,
+    show_problems,
+    show_table,
+)
+from bertie.cli.tuning import Sets, evaluate, finetune
 from bertie.errors import UserError
-
-if TYPE_CHECKING:
-    from bertie.data.blocks import Problems
-    from bertie.text.coverage import Coverage
-    from bertie.vocab import Learned, Progress
 
 app = typer.Typer(
     name="bertie",
@@ -31,15 +33,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-READING = ("counting words", "encoding text")  # stages whose progress is bytes of files
 Text = Annotated[
     list[Path],
     typer.Argument(
         help="Files, folders, patterns: plain text, .jsonl, .csv, .tsv, .parquet; also .gz .xz .zst"
     ),
-]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; may come again.")
 ]
 Recipe = Annotated[str | None, typer.Option(help="A TOML file, or the name of a shipped recipe.")]
 Casing = Annotated[
@@ -84,6 +82,9 @@ def vocab(
     against: Annotated[
         list[Path] | None, typer.Option(help="Compare with the vocabulary of this directory.")
     ] = None,
+    extend: Annotated[
+        Path | None, typer.Option(help="Keep all pieces of this directory, and add new ones.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help="Processes; all cores if not said.")] = None,
     sets: Sets = None,
 ) -> None:
@@ -100,6 +101,9 @@ def vocab(
     `bertie vocab zh.jsonl --out zh_vocab --recipe vocab-chinese`
 
     `bertie vocab notes.txt --out v --size 4000 --set learn.num_unused=0 --against other_vocab`
+
+    `bertie vocab papers/ --out my_vocab --extend models/base --size 35000` keeps the pieces of a
+    model with their ids and its way to split text; new ones come behind them, the most used first
     """
     from bertie.config import read_recipe
     from bertie.text.count import available_cores
@@ -109,10 +113,16 @@ def vocab(
     shorthands = [f"learn.size={size}"] if size is not None else []
     shorthands += ["tokenizer.lower_case=false"] if cased else []
     settings = read_recipe(VocabRecipe, recipe, [*shorthands, *(sets or [])])
-    others = [(folder, *read_tokenizer(folder)) for folder in against or []]
+    compared = [*([extend] if extend is not None else []), *(against or [])]
+    others = [(folder, *read_tokenizer(folder)) for folder in compared]
     with progress_bar() as on_progress:
         learned = make_vocab(
-            text, out, settings, workers=workers or available_cores(), on_progress=on_progress
+            text,
+            out,
+            settings,
+            workers=workers or available_cores(),
+            extends=extend,
+            on_progress=on_progress,
         )
     show_learned(learned, out)
     rows = {str(out): learned.coverage}
@@ -127,31 +137,6 @@ def vocab(
         print("No document was held back from so small a text, so there is nothing to compare on.")
     where = "held-out text" if learned.held_out else "the text it was learned from"
     show_coverage(rows, f"Coverage of {where}")
-
-
-def show_learned(learned: "Learned", out: Path) -> None:
-    print(
-        f"{out}: {len(learned.tokenizer.pieces):,} pieces from {learned.num_words:,} words, "
-        f"{learned.num_distinct:,} of them different."
-    )
-    if learned.num_spare > 0:
-        print(f"The text gave {learned.num_spare:,} pieces too few; [unused] slots fill the rest.")
-    if learned.num_forgotten:
-        print(f"Memory was bounded: {learned.num_forgotten:,} rare words were not counted.")
-    show_problems(learned.problems)
-
-
-def show_problems(problems: "Problems") -> None:
-    """What of the text could not be read."""
-    from bertie.data.blocks import NOT_UTF8
-
-    if problems.num_skipped:
-        print(f"Skipped {problems.num_skipped:,} lines or rows:")
-    for what, count in problems.counts.items():
-        places = problems.places[what]
-        print(f"  {count:,} x {what} ({'; '.join(places)}{'; ...' if count > len(places) else ''})")
-    if NOT_UTF8 in problems.counts:
-        print("Text in another encoding: iconv -f gb18030 -t utf-8 OLD > NEW")
 
 
 @app.command()
@@ -370,13 +355,10 @@ def pretrain(
     from bertie.train.log import describe_figures, watch
     from bertie.train.loop import Stopped
 
-    settings = read_recipe(PretrainRecipe, recipe, sets or [])
-    settings = replace(
-        settings,
-        store=store or settings.store,
-        out=out or settings.out,
-        start=start or settings.start,
-    )
+    # Quoted, so that a folder named 5 is no number.
+    folders = {"store": store, "out": out, "start": start}
+    shorthands = [f"{name}='''{folder}'''" for name, folder in folders.items() if folder]
+    settings = read_recipe(PretrainRecipe, recipe, [*(sets or []), *shorthands])
     if not resume:
         check_new(settings)
     try:
@@ -389,6 +371,38 @@ def pretrain(
     if made.held_out:
         print(f"held-out text: {describe_figures(made.held_out)}")
         print(f"guessing by frequency: {made.unigram:.3f}")
+
+
+@app.command()
+def fill(
+    model: Annotated[Path, typer.Argument(help="A model directory with a masked LM head.")],
+    text: Annotated[list[str], typer.Argument(help="Texts with [MASK]; - for lines of stdin.")],
+    top: Annotated[int, typer.Option(help="How many pieces for each mask.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a text.")] = False,
+) -> None:
+    """Say what a [MASK] stands for: the best pieces, and how probable they are.
+
+    A text may have several masks: each is filled on its own while the others stay masks. A text
+    longer than the model is read in a window around each mask. "[SEP]" and the like are text.
+
+    `bertie fill my_run/model "Paris is the [MASK] of France."`
+
+    `bertie fill my_run/model "The [MASK] is [MASK]." --top 10 --json`
+
+    `bertie fill my_run/model - < sentences.txt` (one a line; blank lines are left out)
+    """
+    from bertie import load
+
+    texts = (line for line in read_lines(Path("-")) if line.strip()) if text == ["-"] else text
+    for filled in load(model).fill_each(texts, top=top):
+        if as_json:
+            print(json.dumps(filled.to_json(), ensure_ascii=False), flush=True)
+        else:
+            show_filled(filled)
+
+
+app.command()(finetune)
+app.command()(evaluate)
 
 
 @app.command()
@@ -405,89 +419,10 @@ def quickstart(
         print(line, flush=True)
 
 
-def read_lines(path: Path) -> Iterator[str]:
-    if str(path) == "-":
-        if isinstance(sys.stdin, TextIOWrapper):
-            sys.stdin.reconfigure(encoding="utf-8", errors="replace")
-        yield from (line.rstrip("\n") for line in sys.stdin)
-        return
-    if not path.is_file():
-        raise UserError(f"no file {path}")
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        yield from (line.rstrip("\n") for line in lines)
-
-
-def show_coverage(rows: "dict[str, Coverage]", title: str) -> None:
-    first = next(iter(rows.values()))
-    show_table(
-        ("vocabulary", "pieces per word", "whole words", "unknown words", "characters per piece"),
-        [
-            (
-                name,
-                f"{c.pieces_per_word:.4f}",
-                f"{c.whole_share:.2%}",
-                f"{c.unknown_share:.4%}",
-                f"{c.characters_per_piece:.2f}",
-            )
-            for name, c in rows.items()
-        ],
-        title=f"{title}: {first.num_words:,} words",
-    )
-    for name, c in rows.items():
-        if c.most_unknown:
-            words = ", ".join(f"{word} ({count})" for word, count in c.most_unknown)
-            print(f"Most frequent unknown words of {name}: {words}")
-
-
-def show_table(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    title: str | None = None,
-    right: Sequence[str] = (),
-) -> None:
-    """A table on stdout; the columns in `right` stand on the right, as numbers should."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text as Plain
-
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left")
-    for row in rows:
-        table.add_row(*(Plain(cell) for cell in row))
-    Console().print(table)
-
-
-@contextmanager
-def progress_bar() -> "Iterator[Progress]":
-    """A bar a stage on stderr, with the time left, and the rate where bytes are read."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:.0f}%"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[rate]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        stages: dict[str, tuple[TaskID, float, int]] = {}
-
-        def on_progress(what: str, done: int, total: int) -> None:
-            if what not in stages:
-                task = progress.add_task(what, total=total, rate="")
-                stages[what] = task, time.monotonic(), done  # a resumed run starts with some done
-            task, started_at, before = stages[what]
-            megabytes_per_s = (done - before) / 1e6 / max(1e-3, time.monotonic() - started_at)
-            rate = f"{megabytes_per_s:.1f} MB/s of files" if what in READING else ""
-            progress.update(task, completed=done, total=total, rate=rate)
-
-        yield on_progress
-
-
 def main() -> None:
     """Runs a verb; what the user can mend is one line on stderr and exit code 2."""
+    if isinstance(sys.stdout, TextIOWrapper):  # bytes that are no text come back as \\udcff
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
     except (UserError, OSError) as error:  # an OSError names the file and what is wrong with it

@@ -1,0 +1,37 @@
+"""How sure a score is: over samples of the examples, and over seeds."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bertie.errors import UserError
+
+
+def bootstrap_interval(
+    score: Callable[[NDArray[np.int64]], float],
+    num_examples: int,
+    *,
+    seed: int = 0,
+    num_samples: int = 1000,
+    share: float = 0.95,
+) -> tuple[float, float]:
+    """The middle `share` of the scores of samples drawn with replacement.
+
+    `score` gets the numbers of a sample's examples: lambda rows: accuracy(gold[rows], guess[rows])
+    """
+    if num_examples < 1:
+        raise UserError("an interval needs at least one example; found none")
+    chance = np.random.default_rng(seed)
+    scores = [score(chance.integers(num_examples, size=num_examples)) for _ in range(num_samples)]
+    low, high = np.quantile(scores, [(1 - share) / 2, (1 + share) / 2])
+    return float(low), float(high)
+
+
+def mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if values else 0.0
+
+
+def spread(values: Sequence[float]) -> float:
+    """The standard deviation of a sample (divided by n - 1); 0.0 for a single value."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0

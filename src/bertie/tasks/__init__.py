@@ -1,0 +1,47 @@
+"""Fine-tuning tasks: files to examples, to batches, to losses; logits to answers, to scores."""
+
+from dataclasses import asdict
+from typing import Any
+
+from bertie.errors import UserError
+from bertie.tasks.choice import Choice
+from bertie.tasks.classify import Classify
+from bertie.tasks.span import Span
+from bertie.tasks.tag import Tag
+from bertie.tasks.task import Task
+
+AnyTask = Classify | Tag | Span | Choice
+
+TASKS: dict[str, type[Classify] | type[Tag] | type[Span] | type[Choice]] = {
+    "classify": Classify,
+    "tag": Tag,
+    "span": Span,
+    "choice": Choice,
+}
+
+
+def get_task(name: str) -> type[Classify] | type[Tag] | type[Span] | type[Choice]:
+    """The settings of a task, by its name."""
+    if name not in TASKS:
+        raise UserError(f"no task {name!r}; there are: {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def name_of(task: Task[Any, Any]) -> str:
+    return next(name for name, kind in TASKS.items() if isinstance(task, kind))
+
+
+def describe(task: Task[Any, Any]) -> dict[str, Any]:
+    """What a model directory remembers of a settled task: the fields of its task card."""
+    described: dict[str, Any] = {
+        "head": task.head,
+        "task": name_of(task),
+        "settings": asdict(task),  # type: ignore[call-overload]
+    }
+    if isinstance(task, Classify):
+        described |= {"kind": task.kind, "labels": task.labels, "thresholds": task.thresholds}
+    elif isinstance(task, Tag):
+        described["labels"] = task.labels
+    elif isinstance(task, Span):
+        described["thresholds"] = {"no_answer": task.threshold}
+    return described

@@ -1,0 +1,472 @@
+"""Classify a text or a pair of texts: one of several classes, any of several labels, or a number.
+
+- read: a table of texts and labels, or a file of GLUE; columns are guessed from their names.
+- encode: [CLS] text [SEP] or [CLS] first [SEP] second [SEP]. Longer ones become windows, each of
+  which is trained with the label and an equal share of the example's weight; cutting them off is a
+  setting, and counted.
+- head: `sequence`.
+- objective: cross-entropy, with class weights if wished; binary cross-entropy, the mean over the
+  labels; squared error of the number in units of the training data's spread around their mean.
+- decode: the mean of the windows' logits; of several labels, those above their thresholds.
+- score: accuracy, F1, Matthews; of several labels F1; of numbers, correlations.
+"""
+
+# N windows   G examples   C labels
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from bertie.errors import UserError
+from bertie.metrics.classes import (
+    accuracy,
+    f1,
+    fit_thresholds,
+    macro_f1,
+    matthews,
+    multi_label_scores,
+)
+from bertie.metrics.regression import pearson, spearman
+from bertie.objectives import Term, binary_cross_entropy, squared_error, weighted_cross_entropy
+from bertie.tasks.glue import GLUE, find_columns, find_folder, find_set
+from bertie.tasks.instances import Framer, Instance, Instances, TaskBatch, gather
+from bertie.tasks.tables import Row, Table, check_columns, find_column, read_table
+from bertie.tasks.task import Dataset, Ids, Rejects, check_positive, check_roles, check_some
+from bertie.text.sequences import fit, num_specials
+from bertie.text.tokenizer import Tokenizer
+
+Kind = Literal["classes", "multi-label", "regression"]
+Label = str | float | tuple[str, ...]
+
+ROLES = ("first", "second", "label", "id")
+PAIRS = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("text_a", "text_b"),
+    ("text1", "text2"),
+    ("#1 string", "#2 string"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("query", "passage"),
+)
+TEXTS = ("text", "sentence", "text_a", "review", "content", "comment", "document", "tweet", "body")
+LABELS = (
+    *("label", "gold_label", "labels", "is_duplicate", "quality", "score", "class", "category"),
+    *("target", "sentiment", "rating", "stars"),
+)
+IDS = ("id", "idx", "index", "guid", "uid", "pairid")
+KNOWN = frozenset((*TEXTS, *LABELS, *IDS, *(name for pair in PAIRS for name in pair)))
+MAIN = {"classes": "accuracy", "multi-label": "micro_f1", "regression": "pearson"}
+NO_GOLD = "-"  # what SNLI and MNLI write where the annotators did not agree
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TextExample:
+    """A text or a pair, and what it is."""
+
+    place: str
+    id: str
+    first: str
+    second: str | None = None
+    label: Label | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TextPrediction:
+    """What a text is taken for."""
+
+    label: Label
+    scores: np.ndarray  # (C,) probabilities; of a regression its one number
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Classify:
+    """Settings; what is left open is settled by the training data."""
+
+    head: ClassVar[str] = "sequence"
+
+    kind: Kind | None = None
+    labels: tuple[str, ...] = ()
+    columns: dict[str, str] = field(default_factory=dict)  # first, second, label, id
+    label_separator: str = ","  # between several labels in a cell
+    benchmark: str = ""  # a set of GLUE
+    metric: str = ""
+    max_length: int = 128  # pieces of an input
+    stride: int | None = None  # pieces from window to window; none: half a window
+    truncate: bool = False  # cut long texts off instead of windows
+    class_weights: Literal["none", "balanced"] | dict[str, float] = "none"
+    thresholds: dict[str, float] = field(default_factory=dict)  # of several labels; else 0.5
+    center: float = 0.0  # of a regression: mean and spread of the training data
+    spread: float = 1.0
+    limits: tuple[float, ...] = ()  # of a regression: lowest and highest value
+
+    def __post_init__(self) -> None:
+        check_roles(self.columns, ROLES)
+        check_positive({"max_length": self.max_length - 7, "stride": self.stride})
+        if len(self.limits) not in (0, 2):
+            raise UserError(f"limits are the lowest and the highest value; found {self.limits}")
+        if len(set(self.labels)) != len(self.labels):
+            raise UserError(f"a label stands there twice: {', '.join(self.labels)}")
+
+    @property
+    def num_labels(self) -> int:
+        return 1 if self.kind == "regression" else len(self.labels)
+
+    # Read.
+
+    def read(
+        self, path: Path, *, skip_bad: bool = False, needs_labels: bool = False
+    ) -> Dataset[TextExample]:
+        """The examples of a file; without a column of labels they have none."""
+        rejects = Rejects(skip_bad=skip_bad)
+        known = KNOWN | {name.casefold() for name in self.columns.values() if not name.isdigit()}
+        table = read_table(path, rejects, known=known, literal=True if find_folder(path) else None)
+        first_row = table.rows[0].values if table.rows else {}
+        benchmark = find_set(path, table.names, first_row)
+        if not benchmark and self.benchmark and find_columns(self.benchmark, table.names):
+            benchmark = self.benchmark
+        columns = choose_columns(table, self.columns, benchmark)
+        task = self.adopt(benchmark)
+        is_labelled = "label" in columns
+        if needs_labels and not is_labelled:
+            raise UserError(
+                f"{path} has no column of labels; there are: {', '.join(table.names):.300}. "
+                "Name it: --set task.columns.label=NAME"
+            )
+        examples, ids = [], Ids()
+        for number, row in enumerate(table.rows):
+            example = task.read_row(row, columns, str(number), rejects)
+            if example is not None and ids.is_new(example.id, row.place, rejects):
+                examples.append(example)
+        check_some(examples, path, rejects.problems)
+        return Dataset(
+            path=path,
+            format=f"GLUE {benchmark}" if benchmark in GLUE else table.format,
+            examples=examples,
+            columns=columns,
+            is_labelled=is_labelled,
+            problems=rejects.problems,
+            benchmark=benchmark,
+        )
+
+    def adopt(self, benchmark: str) -> "Classify":
+        """With the kind and the labels of a benchmark, where they are not settled."""
+        known = GLUE.get(benchmark)
+        if known is None or self.kind is not None:
+            return self
+        return replace(self, kind=known.kind, labels=self.labels or known.labels)
+
+    def read_row(
+        self, row: Row, columns: dict[str, str], number: str, rejects: Rejects
+    ) -> TextExample | None:
+        """The example of a row; none if it cannot be used."""
+        texts = [row.text(columns[role]) for role in ("first", "second") if role in columns]
+        label = None
+        if "label" in columns:
+            is_void = row.text(columns["label"]) == NO_GOLD
+            if is_void and columns["label"].casefold() == "gold_label":
+                rejects.leave_out(row.place, "no gold label (-)")
+                return None
+            label = self.read_label(row, columns["label"], rejects)
+            if label is None:
+                return None
+            # A submission needs every row of its test file; what is learned from must have text.
+            for role, text in zip(("first", "second"), texts, strict=False):
+                if not text.strip():
+                    rejects.add(row.place, f"empty text in the column {columns[role]!r}")
+                    return None
+        name = row.text(columns["id"]) if "id" in columns else number
+        second = texts[1] if len(texts) > 1 else None
+        return TextExample(place=row.place, id=name, first=texts[0], second=second, label=label)
+
+    def read_label(self, row: Row, column: str, rejects: Rejects) -> Label | None:
+        value, text = row.values.get(column), row.text(column).strip()
+        if self.kind == "multi-label" or (self.kind is None and isinstance(value, list | tuple)):
+            names = value if isinstance(value, list | tuple) else text.split(self.label_separator)
+            found = tuple(dict.fromkeys(str(name).strip() for name in names if str(name).strip()))
+            return found if self.knows(found, row, rejects) else None
+        if not text:
+            rejects.add(row.place, f"no label in the column {column!r}")
+            return None
+        if self.kind == "regression":
+            number = parse_number(text)
+            if number is None:
+                rejects.add(row.place, "a label that is no number", f"found {text!r}")
+            return number
+        return text if self.knows((text,), row, rejects) else None
+
+    def knows(self, names: Sequence[str], row: Row, rejects: Rejects) -> bool:
+        """Whether the labels are those of the task, once they are settled."""
+        strange = [name for name in names if self.labels and name not in self.labels]
+        if strange:
+            shown = ", ".join(self.labels[:20])
+            advice = f"found {strange[0]!r}, the model's are: {shown}; mend it"
+            rejects.add(row.place, "a label that the model does not have", advice)
+        return not strange
+
+    # Settle.
+
+    def settle(self, train: Dataset[TextExample]) -> "Classify":
+        """The kind, the labels and their weights, the columns, the metric."""
+        found = [example.label for example in train.examples if example.label is not None]
+        if not found:
+            raise UserError(f"{train.path} has no labels to learn")
+        known = GLUE.get(train.benchmark)
+        kind = self.kind or (known.kind if known else guess_kind(found))
+        settled = replace(
+            self,
+            kind=kind,
+            columns={} if known else dict(train.columns),  # the files of a set differ in theirs
+            benchmark=train.benchmark,
+            metric=self.metric or (known.metric if known else MAIN[kind]),
+        )
+        if kind == "regression":
+            values = np.array([settled.number_of(example) for example in train.examples])
+            return replace(
+                settled,
+                center=float(values.mean()),
+                spread=float(values.std()) or 1.0,
+                limits=self.limits or (known.limits if known else ()),
+            )
+        counts = Counter(name for label in found for name in as_names(label))
+        labels = self.labels or (known.labels if known else ()) or sort_labels(counts)
+        if strange := sorted(counts.keys() - set(labels)):
+            shown = ", ".join(labels[:20])
+            raise UserError(f"{train.path} has the label {strange[0]!r}; the task's are: {shown}")
+        if len(labels) < 2 and kind == "classes":
+            raise UserError(f"{train.path} has one label only, {labels[0]!r}; there must be two")
+        return replace(settled, labels=labels, class_weights=settled.find_weights(counts, labels))
+
+    def number_of(self, example: TextExample) -> float:
+        number = parse_number(str(example.label))
+        if number is None:
+            raise UserError(f"{example.place}: a label that is no number: {example.label!r}")
+        return number
+
+    def find_weights(
+        self, counts: Counter[str], labels: Sequence[str]
+    ) -> Literal["none", "balanced"] | dict[str, float]:
+        """balanced: labels weigh the same altogether, and the mean weight of an example is 1."""
+        if self.class_weights == "none":
+            return "none"
+        if self.kind not in (None, "classes"):
+            raise UserError("class_weights are for classes, not for several labels or numbers")
+        if isinstance(self.class_weights, dict):
+            if strange := sorted(self.class_weights.keys() - set(labels)):
+                raise UserError(f"class_weights has {strange[0]!r}, which is no label")
+            return self.class_weights
+        present = [label for label in labels if counts[label]]
+        return {label: counts.total() / (len(present) * counts[label]) for label in present}
+
+    # Encode.
+
+    def encode(self, examples: Sequence[TextExample], tokenizer: Tokenizer) -> Instances:
+        """An instance per example, its windows together."""
+        framer, counts = Framer.of(tokenizer), Counter[str]()
+        firsts = tokenizer.flat_ids(example.first for example in examples)
+        seconds = tokenizer.flat_ids(example.second or "" for example in examples)
+        encoded = []
+        for example, first, second in zip(examples, divide(*firsts), divide(*seconds), strict=True):
+            pair = None if example.second is None else second
+            if self.truncate:
+                first, pair = self.cut_off(first, pair, counts)
+            inputs = framer.windows(first, pair, self.max_length, self.stride)
+            counts["texts in windows"] += len(inputs) > 1
+            counts["windows of them"] += len(inputs) if len(inputs) > 1 else 0
+            encoded.append([Instance(inputs, self.target_of(example), self.weight_of(example))])
+        is_classes = self.kind == "classes"
+        return gather(encoded, label_type=np.int64 if is_classes else np.float32, counts=counts)
+
+    def cut_off(
+        self, first: np.ndarray, second: np.ndarray | None, counts: Counter[str]
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """The beginnings of texts that are too long together, the longer one cut first."""
+        room = self.max_length - num_specials(second is not None)
+        num_second = 0 if second is None else len(second)
+        kept = fit(len(first), num_second, room, "longest")
+        num_cut = len(first) + num_second - sum(kept)
+        counts["texts cut off"] += num_cut > 0
+        counts["pieces cut off"] += num_cut
+        return first[: kept[0]], None if second is None else second[: kept[1]]
+
+    def target_of(self, example: TextExample) -> float | list[float]:
+        if self.kind == "regression":
+            unit = 0.0 if example.label is None else self.number_of(example) - self.center
+            return unit / self.spread
+        if self.kind == "multi-label":
+            return self.indicators(example.label)
+        return 0 if example.label is None else self.labels.index(str(example.label))
+
+    def indicators(self, label: Label | None) -> list[float]:
+        """1 for each of the task's labels that is there, else 0."""
+        names = () if label is None else as_names(label)
+        return [float(one in names) for one in self.labels]
+
+    def weight_of(self, example: TextExample) -> float:
+        if example.label is None:
+            return 0.0
+        if isinstance(self.class_weights, dict):
+            return self.class_weights.get(str(example.label), 1.0)
+        return 1.0
+
+    # Train.
+
+    def objective(self, model: nn.Module, batch: TaskBatch) -> dict[str, Term]:
+        """Every window has its example's label, and an equal share of its weight."""
+        (logits,) = model(*batch[:5])  # (N, C)
+        sizes = batch.groups.diff()  # (G,)
+
+        def spread(of_examples: Tensor) -> Tensor:  # (G, ...) -> (N, ...)
+            return of_examples.repeat_interleave(sizes, 0, output_size=len(logits))
+
+        labels, weights = spread(batch.labels), spread(batch.weights / sizes)
+        if self.kind == "regression":
+            return {"task": squared_error(logits[:, 0], labels, weights)}
+        if self.kind == "multi-label":
+            return {"task": binary_cross_entropy(logits, labels, weights)}
+        return {"task": weighted_cross_entropy(logits, labels, weights)}
+
+    # Decode.
+
+    def merge(self, instances: Instances, outputs: Sequence[np.ndarray]) -> np.ndarray:
+        """(E, C) probabilities, or the number, by the mean of the windows' logits."""
+        numbers = range(len(instances.examples) - 1)
+        logits = np.stack(
+            [np.mean([outputs[n] for n in instances.inputs_of(e)], 0, np.float64) for e in numbers]
+        )
+        if self.kind == "regression":
+            values = logits * self.spread + self.center
+            return values.clip(self.limits[0], self.limits[1]) if self.limits else values
+        if self.kind == "multi-label":
+            return np.asarray(1 / (1 + np.exp(-logits)))
+        shares = np.exp(logits - logits.max(1, keepdims=True))
+        return np.asarray(shares / shares.sum(1, keepdims=True))
+
+    def decode(
+        self,
+        examples: Sequence[TextExample],
+        instances: Instances,
+        outputs: Sequence[np.ndarray],
+    ) -> list[TextPrediction]:
+        return [
+            TextPrediction(label=self.label_of(scores), scores=scores)
+            for scores in self.merge(instances, outputs)
+        ]
+
+    def label_of(self, scores: np.ndarray) -> Label:  # (C,)
+        if self.kind == "regression":
+            return float(scores[0])
+        if self.kind == "multi-label":
+            limits = [self.thresholds.get(label, 0.5) for label in self.labels]
+            named = zip(self.labels, scores, limits, strict=True)
+            return tuple(label for label, score, limit in named if score >= limit)
+        return self.labels[int(scores.argmax())]
+
+    def tune(
+        self,
+        examples: Sequence[TextExample],
+        instances: Instances,
+        outputs: Sequence[np.ndarray],
+    ) -> "Classify":
+        """Of several labels: the threshold of each that gives the best F1."""
+        if self.kind != "multi-label" or any(example.label is None for example in examples):
+            return self
+        fitted = fit_thresholds(instances.labels > 0.5, self.merge(instances, outputs))
+        named = zip(self.labels, fitted.tolist(), strict=True)
+        return replace(self, thresholds=dict(named))
+
+    # Score.
+
+    def score(
+        self, examples: Sequence[TextExample], predictions: Sequence[TextPrediction]
+    ) -> dict[str, float]:
+        """All metrics of the kind; `metric` says which of them decides."""
+        pairs = zip(examples, predictions, strict=True)
+        both = [(e, p.label) for e, p in pairs if e.label is not None]
+        if not both:
+            return {}
+        if self.kind == "regression":
+            gold, guess = [self.number_of(e) for e, _ in both], [float(str(p)) for _, p in both]
+            return {"pearson": pearson(gold, guess), "spearman": spearman(gold, guess)}
+        if self.kind == "multi-label":
+            true_rows = [self.indicators(e.label) for e, _ in both]
+            return multi_label_scores(true_rows, [self.indicators(p) for _, p in both])
+        number = {label: n for n, label in enumerate(self.labels)}
+        true = [number[str(e.label)] for e, _ in both]
+        guessed = [number[str(p)] for _, p in both]
+        scores = {"accuracy": accuracy(true, guessed), "macro_f1": macro_f1(true, guessed)}
+        scores["matthews"] = matthews(true, guessed)
+        return scores | ({"f1": f1(true, guessed)} if len(self.labels) == 2 else {})
+
+
+def choose_columns(table: Table, given: dict[str, str], benchmark: str) -> dict[str, str]:
+    """Role -> column: as given, as the benchmark has it, or guessed by name."""
+    guessed = find_columns(benchmark, table.names) if benchmark in GLUE else guess(table)
+    if given:
+        check_columns(table, given, optional=("label", "id"))
+        extra = {role: guessed[role] for role in ("label", "id") if role in guessed}
+        columns = extra | given
+        return {role: name for role, name in columns.items() if name in table.names}
+    if "first" not in guessed:
+        raise UserError(
+            f"{table.path}: which column is the text? There are: {', '.join(table.names):.300}. "
+            "Name it: --set task.columns.first=NAME (and second, label; without a header by number)"
+        )
+    return guessed
+
+
+def guess(table: Table) -> dict[str, str]:
+    """Role -> column, by the names; without a header, text or pair and then a label that recurs."""
+    names = table.names
+    columns: dict[str, str | None] = {}
+    if table.has_header:
+        there = {name.casefold() for name in names}
+        pair = next((pair for pair in PAIRS if set(pair) <= there), None)
+        columns["first"] = find_column(names, pair[:1] if pair else TEXTS)
+        columns["second"] = find_column(names, pair[1:]) if pair else None
+        columns["label"], columns["id"] = find_column(names, LABELS), find_column(names, IDS)
+    elif len(names) in (2, 3) and len(table.rows) > 1:
+        values = [row.text(names[-1]) for row in table.rows]
+        if values[0] in values[1:] and len(set(values)) <= len(values) // 2:
+            columns = dict(zip(("first", "second"), names[:-1], strict=False))
+            columns["label"] = names[-1]
+    return {role: column for role, column in columns.items() if column is not None}
+
+
+def guess_kind(labels: Sequence[Label]) -> Kind:
+    """Lists are several labels; numbers with fractions are a regression; the rest are classes."""
+    if any(isinstance(label, tuple) for label in labels):
+        return "multi-label"
+    numbers = [parse_number(str(label)) for label in labels]
+    if all(n is not None for n in numbers) and any(n and not n.is_integer() for n in numbers):
+        return "regression"
+    return "classes"
+
+
+def parse_number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def as_names(label: Label) -> tuple[str, ...]:
+    return label if isinstance(label, tuple) else (str(label),)
+
+
+def sort_labels(names: Counter[str]) -> tuple[str, ...]:
+    """Whole numbers by value, else by name."""
+    is_number = all(name.lstrip("-").isdecimal() for name in names)
+    return tuple(sorted(names, key=lambda name: (int(name) if is_number else 0, name)))
+
+
+def divide(ids: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    return np.split(ids, np.cumsum(lengths)[:-1]) if len(lengths) else []

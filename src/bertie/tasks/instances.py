@@ -1,0 +1,193 @@
+"""Encoded examples in a row, and batches of them: flat, without padding.
+
+An example gives one or more instances, an instance one or more inputs (sequences of ids):
+
+| task | instance | its inputs |
+|---|---|---|
+| classify | an example | its windows; they share its weight |
+| tag | a window | itself |
+| span | a window, as in the paper's code | itself |
+| choice | an example | its options |
+"""
+
+# T tokens of all inputs in a row   N inputs   G instances   E examples   C labels
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bertie.data.chance import Ints
+from bertie.data.masking import runs
+from bertie.text.sequences import fit, num_specials, window_starts
+from bertie.text.tokenizer import Tokenizer
+
+
+class TaskBatch(NamedTuple):
+    """Inputs in a row; the first five are what the model takes. On the CPU."""
+
+    ids: Tensor  # (T,)
+    segments: Tensor  # (T,)
+    positions: Tensor  # (T,) counted from 0 in each input
+    bounds: Tensor  # (N + 1,) input n is rows bounds[n] .. bounds[n + 1]
+    longest: int  # no input is longer
+    labels: Tensor  # (G,) or (G, ...) of instances, or (T,) of tokens; what they are, the task says
+    weights: Tensor  # (G,) float32, how much each instance counts in the loss
+    groups: Tensor  # (G + 1,) instance g is inputs groups[g] .. groups[g + 1]
+
+    def to(self, device: torch.device) -> "TaskBatch":
+        moved = [part.to(device, non_blocking=True) for part in self if isinstance(part, Tensor)]
+        return TaskBatch._make([*moved[:4], self.longest, *moved[4:]])
+
+
+class Input(NamedTuple):
+    """One sequence as the model takes it, and what is known of its rows."""
+
+    ids: np.ndarray  # (L,)
+    second: int  # where segment 1 begins; L if there is none
+    labels: np.ndarray | None = None  # (L,) where rows have labels
+    places: np.ndarray | None = None  # (L,) or (L, 2) what the rows stand for, for decoding
+
+
+class Instance(NamedTuple):
+    """What is drawn and trained together."""
+
+    inputs: Sequence[Input]
+    label: float | Sequence[float] = 0  # of the instance, where not of its rows
+    weight: float = 1.0  # 0: no label
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Instances:
+    """All instances of a data set, in the order of its examples."""
+
+    ids: np.ndarray  # (T,) int32
+    bounds: Ints  # (N + 1,)
+    seconds: Ints  # (N,) the position at which segment 1 begins
+    groups: Ints  # (G + 1,) instance g is inputs groups[g] .. groups[g + 1]
+    examples: Ints  # (E + 1,) example e is inputs examples[e] .. examples[e + 1]
+    labels: np.ndarray  # (G,), (G, ...) or (T,)
+    labels_rows: bool  # whether the labels are of rows (T,)
+    weights: np.ndarray  # (G,) float32
+    places: np.ndarray | None  # (T,) or (T, 2)
+    counts: Mapping[str, int] = field(default_factory=dict)  # of what had to be cut, by kind
+
+    def __len__(self) -> int:
+        return len(self.groups) - 1
+
+    @property
+    def lengths(self) -> Ints:  # (G,) tokens of each instance
+        return np.diff(self.bounds[self.groups])
+
+    def inputs_of(self, example: int) -> range:
+        return range(int(self.examples[example]), int(self.examples[example + 1]))
+
+    def places_of(self, number: int) -> np.ndarray:
+        """What the rows of an input stand for, (L,) or (L, 2)."""
+        assert self.places is not None
+        return self.places[self.bounds[number] : self.bounds[number + 1]]
+
+    def take(self, numbers: Ints, *, weights: np.ndarray | None = None) -> TaskBatch:
+        """A batch of some instances, in this order; their weights can be others."""
+        inputs = runs(self.groups[numbers], np.diff(self.groups)[numbers])  # (N,)
+        starts, lengths = self.bounds[inputs], np.diff(self.bounds)[inputs]  # (N,)
+        rows = runs(starts, lengths)  # (T,)
+        positions = rows - np.repeat(starts, lengths)
+        weights = self.weights[numbers] if weights is None else weights
+        return TaskBatch(
+            ids=torch.from_numpy(self.ids[rows].astype(np.int64)),
+            segments=torch.from_numpy(
+                (positions >= np.repeat(self.seconds[inputs], lengths)).astype(np.int64)
+            ),
+            positions=torch.from_numpy(positions),
+            bounds=torch.from_numpy(sums(lengths)),
+            longest=int(lengths.max()),
+            labels=torch.from_numpy(self.labels[rows if self.labels_rows else numbers]),
+            weights=torch.from_numpy(weights.astype(np.float32)),
+            groups=torch.from_numpy(sums(np.diff(self.groups)[numbers])),
+        )
+
+
+def gather(
+    encoded: Iterable[Sequence[Instance]],
+    *,
+    label_type: type[np.generic] = np.int64,
+    labels_rows: bool = False,
+    counts: Mapping[str, int] | None = None,
+) -> Instances:
+    """The instances of each example, in a row."""
+    by_example = list(encoded)
+    instances = [instance for example in by_example for instance in example]
+    inputs = [one for instance in instances for one in instance.inputs]
+    per_instance = np.array([len(instance.inputs) for instance in instances], np.int64)
+    per_example = [sum(len(instance.inputs) for instance in example) for example in by_example]
+    places = [one.places for one in inputs if one.places is not None]
+    return Instances(
+        ids=join([one.ids for one in inputs], np.int32),
+        bounds=sums(np.array([len(one.ids) for one in inputs], np.int64)),
+        seconds=np.array([one.second for one in inputs], np.int64),
+        groups=sums(per_instance),
+        examples=sums(np.array(per_example, np.int64)),
+        labels=join([one.labels for one in inputs if one.labels is not None], label_type)
+        if labels_rows
+        else np.array([instance.label for instance in instances], label_type),
+        labels_rows=labels_rows,
+        weights=np.array([instance.weight for instance in instances], np.float32),
+        places=join(places, np.int32) if places else None,
+        counts={name: count for name, count in (counts or {}).items() if count},
+    )
+
+
+def join(parts: Sequence[np.ndarray], kind: type[np.generic]) -> np.ndarray:
+    return np.concatenate(parts).astype(kind) if parts else np.zeros(0, kind)
+
+
+def sums(counts: Ints) -> Ints:
+    """(n,) -> (n + 1,) where each begins, and the end of the last."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Framer:
+    """Puts [CLS] and [SEP] around pieces."""
+
+    cls_id: int
+    sep_id: int
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "Framer":
+        config = tokenizer.config
+        return cls(cls_id=tokenizer.id(config.cls_token), sep_id=tokenizer.id(config.sep_token))
+
+    def frame(self, first: np.ndarray, second: np.ndarray | None = None) -> Input:
+        """[CLS] first [SEP] (second [SEP])"""
+        cls, sep = np.array([self.cls_id], np.int32), np.array([self.sep_id], np.int32)
+        parts = [cls, first, sep] if second is None else [cls, first, sep, second, sep]
+        return Input(np.concatenate(parts), len(first) + 2)
+
+    def windows(
+        self, first: np.ndarray, second: np.ndarray | None, max_length: int, stride: int | None
+    ) -> list[Input]:
+        """All of one text or of a pair, in inputs of at most `max_length`.
+
+        Of a pair, the shorter text stands whole in each window if it takes no more than half the
+        room; else both are cut into windows, and the windows of both go side by side from start to
+        end. Without a `stride`, windows are half a window apart.
+        """
+        room = max_length - num_specials(second is not None)
+        if second is None:
+            return [self.frame(part) for part in cut(first, room, stride)]
+        kept = fit(len(first), len(second), room, "longest")
+        parts = [cut(t, size, stride) for t, size in zip((first, second), kept, strict=True)]
+        count = max(map(len, parts))
+        return [self.frame(*(part[n * len(part) // count] for part in parts)) for n in range(count)]
+
+
+def cut(pieces: np.ndarray, size: int, stride: int | None) -> list[np.ndarray]:
+    if len(pieces) <= size:
+        return [pieces]
+    stride = max(1, size // 2) if stride is None else min(stride, size)
+    return [pieces[start : start + size] for start in window_starts(len(pieces), size, stride)]

@@ -1,0 +1,195 @@
+"""Files of rows: CSV, TSV, JSON Lines, JSON lists, Parquet, packed or not; rows know their place.
+
+Quotes: in CSV they quote. In tables with tabs they are literal, as in GLUE, unless every quote of
+the file belongs to a field that is quoted as CSV does it.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from bertie.data.blocks import NOT_UTF8, PACKED, Problems, Source, decode_block, read_blocks
+from bertie.data.blocks import read_chunks as read_file
+from bertie.data.formats import SURROGATE, parse_row, read_rows
+from bertie.data.parquet import open_parquet
+from bertie.errors import UserError
+from bertie.tasks.task import Rejects
+
+QUOTED = re.compile(r'(?<![^\t\n])"(?:[^"]|"")*"(?![^\t\n])')
+TABS, COMMAS, JSON = (".tsv", ".txt", ".tab"), (".csv",), (".jsonl", ".json", ".ndjson")
+RAGGED = "not as many columns as the first line"
+
+
+class Row(NamedTuple):
+    """One example-to-be."""
+
+    place: str  # in words: the file and the line
+    values: Mapping[str, object]
+
+    def text(self, column: str) -> str:
+        """A cell as text; none and numbers too."""
+        value = self.values.get(column)
+        if isinstance(value, str):
+            return SURROGATE.sub("\ufffd", value)  # half a character, which JSON's escapes can give
+        return "" if value is None else json.dumps(value)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table:
+    """The rows of a file."""
+
+    path: Path
+    format: str  # in words
+    names: tuple[str, ...]  # of the columns; "0", "1", ... where there is no header
+    has_header: bool
+    rows: list[Row]
+
+
+def read_text(path: Path) -> str:
+    """A whole file, unpacked; lines end with \\n. It must be UTF-8, or say that it is UTF-16."""
+    if not path.is_file():
+        raise UserError(f"no file {path}")
+    problems, source = Problems(), Source(path)
+    chunks = read_file(path, 0, path.stat().st_size, lambda _: None)
+    text = "".join(decode_block(b, problems, source) for b in read_blocks(chunks, problems, source))
+    if problems.places:
+        raise UserError(
+            f"{problems.places[NOT_UTF8][0]}: not UTF-8; convert the file, such as by iconv"
+        )
+    return text
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that says what is in the file, without that of the packing."""
+    return Path(path.stem if path.suffix.lower() in PACKED else path.name).suffix.lower()
+
+
+def read_table(
+    path: Path, rejects: Rejects, *, known: Collection[str], literal: bool | None = None
+) -> Table:
+    """The rows of a file of any kind.
+
+    A first line with one of the `known` names is a header, and so is that of CSV; `literal` says
+    whether quotes are, where that is known.
+    """
+    kind = kind_of(path)
+    if kind == ".parquet":
+        return read_parquet(path)
+    if kind in JSON:
+        return read_json(path, rejects)
+    if kind not in (*TABS, *COMMAS):
+        listed = ", ".join((*COMMAS, *TABS, *JSON, ".parquet"))
+        raise UserError(f"{path} is of no known kind; there are: {listed}, also packed (.gz ...)")
+    return read_delimited(path, rejects, known=known, literal=literal)
+
+
+def read_delimited(
+    path: Path, rejects: Rejects, *, known: Collection[str], literal: bool | None
+) -> Table:
+    """Lines of columns, between commas or tabs."""
+    text = read_text(path)
+    delimiter = "," if kind_of(path) in COMMAS else "\t"
+    is_literal = delimiter == "\t" and (not is_quoted(text) if literal is None else literal)
+    lines = list(enumerate(text.split("\n"), 1))
+    first = next((line for _, line in lines if line.strip()), "")
+    parsed = [] if is_literal else parse_row([first], delimiter)
+    names = [name.strip() for name in parsed or first.split(delimiter)]
+    has_header = delimiter == "," or bool({name.casefold() for name in names} & set(known))
+    if not has_header:
+        names = [str(number) for number in range(len(names))]
+    if len(set(names)) != len(names):
+        raise UserError(f"{path} has two columns of one name: {', '.join(names)}; rename one")
+    split = split_literally(lines, delimiter)
+    rows = []
+    for number, row in split if is_literal else read_rows(iter(lines), delimiter, len(names)):
+        place = f"{path}, line {number}"
+        if len(row) == len(names):
+            rows.append(Row(place, dict(zip(names, row, strict=True))))
+        else:
+            rejects.add(place, RAGGED, f"found {len(row)} and {len(names)}; mend it")
+    kind = "CSV" if delimiter == "," else "table with tabs"
+    return Table(
+        path=path,
+        format=kind if has_header else f"{kind}, without a header",
+        names=tuple(names),
+        has_header=has_header,
+        rows=rows[has_header:],
+    )
+
+
+def is_quoted(text: str) -> bool:
+    """Whether every quote belongs to a quoted field, and there is one."""
+    return '"' in text and '"' not in QUOTED.sub("", text)
+
+
+def split_literally(
+    lines: list[tuple[int, str]], delimiter: str
+) -> Iterator[tuple[int, list[str]]]:
+    return ((number, line.split(delimiter)) for number, line in lines if line.strip())
+
+
+def read_json(path: Path, rejects: Rejects) -> Table:
+    """Objects, one a line or in one list."""
+    text = read_text(path)
+    if text.lstrip().startswith("["):
+        values = parse_json(text, path)
+        numbered = [(f"{path}, record {n}", value) for n, value in enumerate(values, 1)]
+    else:
+        numbered = []
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                numbered.append((f"{path}, line {number}", parse_line(line)))
+    rows = []
+    for place, value in numbered:
+        if isinstance(value, dict):
+            rows.append(Row(place, value))
+        else:
+            rejects.add(place, "not a JSON object")
+    names = dict.fromkeys(name for row in rows for name in row.values)
+    return Table(path=path, format="JSON", names=tuple(names), has_header=True, rows=rows)
+
+
+def parse_json(text: str, path: Path) -> list[object]:
+    try:
+        values: list[object] = json.loads(text, strict=False)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: {error}; is it complete?") from None
+    return values
+
+
+def parse_line(line: str) -> object:
+    try:
+        return json.loads(line, strict=False)
+    except (ValueError, RecursionError):
+        return None
+
+
+def read_parquet(path: Path) -> Table:
+    if not path.is_file():
+        raise UserError(f"no file {path}")
+    file = open_parquet(path)
+    rows = [
+        Row(f"{path}, row {number}", values)
+        for number, values in enumerate(file.read().to_pylist(), 1)
+    ]
+    names = tuple(file.schema_arrow.names)
+    return Table(path=path, format="Parquet", names=names, has_header=True, rows=rows)
+
+
+def find_column(names: Collection[str], candidates: Collection[str]) -> str | None:
+    """The first of the candidates that is there, whatever its case."""
+    by_case = {name.casefold(): name for name in reversed(list(names))}
+    return next((by_case[name] for name in candidates if name in by_case), None)
+
+
+def check_columns(table: Table, columns: Mapping[str, str], *, optional: Collection[str]) -> None:
+    """That the columns are there; those of `optional` roles may be missing."""
+    for role, name in columns.items():
+        if name not in table.names and role not in optional:
+            raise UserError(
+                f"{table.path} has no column {name!r} for {role}; there are: "
+                f"{', '.join(table.names):.300}. Name it: --set task.columns.{role}=NAME"
+            )

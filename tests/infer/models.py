@@ -1,0 +1,49 @@
+"""A small model directory with a vocabulary of its own, and weights that are all different."""
+
+from pathlib import Path
+
+import torch
+
+from bertie.checkpoint.model_dir import save_model
+from bertie.model.bert import Bert
+from bertie.model.config import ModelConfig
+from bertie.text.count import count_words
+from bertie.text.files import TokenizerConfig, write_tokenizer
+from bertie.text.learn import LearnConfig, learn
+
+SENTENCES = [
+    "Paris is the capital of France, and the seat of its government.",
+    "The largest city of Australia is Sydney; its capital is Canberra.",
+    "Naïve tokenizers stumble over 中文 and over don't-words.",
+    "He plays chess, she played football, they are playing.",
+]
+
+
+def make_directory(
+    folder: Path,
+    heads: tuple[str, ...] = ("masked_lm", "next_sentence"),
+    *,
+    lower_case: bool = True,
+    max_positions: int = 40,
+) -> Path:
+    config = TokenizerConfig(lower_case=lower_case, max_length=max_positions)
+    counts = count_words([SENTENCES * 3], config)
+    pieces = learn(counts, LearnConfig(size=120, num_unused=3), config)
+    write_tokenizer(folder / "tokenizer", pieces, config)
+    shape = ModelConfig(
+        vocab_size=len(pieces),
+        hidden_size=24,
+        num_layers=2,
+        num_heads=3,
+        ffn_size=40,
+        max_positions=max_positions,
+        init_std=0.3,  # large, so that a mistake is no rounding error
+    )
+    rng = torch.Generator().manual_seed(5)
+    model = Bert(shape, heads, generator=rng)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.2 * torch.rand(parameter.shape, generator=rng)
+    save_model(model, folder / "model", tokenizer_from=folder / "tokenizer")
+    return folder / "model"

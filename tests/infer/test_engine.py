@@ -1,0 +1,263 @@
+"""The engine answers as transformers does, whatever stands beside a text, in any thread."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+import bertie
+from bertie.checkpoint.importing import import_model
+from bertie.errors import UserError
+from bertie.infer import engine as engine_module
+from bertie.infer.engine import Engine, make_batches
+from bertie.infer.fill import Filled
+from tests.checkpoint.theirs import open_theirs
+from tests.infer.models import SENTENCES, make_directory
+
+Record = Callable[[str, object], None]
+TEXTS = [
+    "Paris is the [MASK] of France.",
+    "[MASK]",
+    "The [MASK] city of Australia is [MASK]; its capital is Canberra.",
+    "naïve [MASK]s stumble over 中[MASK]",
+    "they are play [MASK].[MASK][MASK]",
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_directory(tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="module")
+def engine(directory: Path) -> Engine:
+    return bertie.load(directory)
+
+
+def compare(
+    directory: Path, texts: list[str], top: int, record_property: Record, tolerance: float = 1e-5
+) -> None:
+    """Pieces, their order and their probabilities are those of transformers' own pipeline."""
+    theirs = open_theirs("BertForMaskedLM", directory)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    pipeline = transformers.FillMaskPipeline(
+        model=theirs, tokenizer=tokenizer, top_k=top, device="cpu"
+    )
+    largest = 0.0
+    answers = bertie.load(directory, device="cpu").fill(texts, top=top)
+    for text, filled in zip(texts, answers, strict=True):
+        found = pipeline(text)
+        masks = found if isinstance(found[0], list) else [found]
+        assert len(masks) == len(filled.masks) == text.count("[MASK]")
+        for wanted, fills in zip(masks, filled.masks, strict=True):
+            assert [fill.id for fill in fills] == [one["token"] for one in wanted]
+            for fill, one in zip(fills, wanted, strict=True):
+                assert fill.piece == tokenizer.convert_ids_to_tokens(one["token"])
+                largest = max(largest, abs(fill.probability - one["score"]))
+    record_property("largest_difference", f"probability: {largest:.1e}")
+    assert largest <= tolerance
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize("heads", [("masked_lm", "next_sentence"), ("masked_lm",)])
+def test_equals_the_pipeline_of_transformers(
+    lower_case: bool, heads: tuple[str, ...], tmp_path: Path, record_property: Record
+) -> None:
+    made = make_directory(tmp_path, heads, lower_case=lower_case)
+    compare(made, TEXTS, 7, record_property)
+
+
+def test_equals_it_on_real_weights(
+    weights: Callable[[str], Path], tmp_path: Path, record_property: Record
+) -> None:
+    """Chemical reactions, each token a word: the one trained masked LM there is."""
+    import_model(weights("rxnfp-bert_pretrained"), tmp_path / "model", lower_case=False)
+    reactions = ["C C ( = [MASK] ) O . O C C", "c 1 c c [MASK] c c 1 Br . [MASK]", "N [MASK] O"]
+    compare(tmp_path / "model", reactions, 10, record_property)
+
+
+def test_order_neighbours_and_the_size_of_batches_change_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = [text for n in range(7) for text in TEXTS[n % 3 :]]
+    alone = [engine.fill(text) for text in texts]
+    assert_close(engine.fill(texts), alone)
+    assert_close(engine.fill(iter(reversed(texts))), alone[::-1])
+    monkeypatch.setattr(engine_module, "BATCH_TOKENS", 16)
+    monkeypatch.setattr(engine_module, "AHEAD_TOKENS", 50)
+    monkeypatch.setattr(engine_module, "HEAD_ROWS", 2)
+    assert_close(engine.fill(texts), alone)
+
+
+def assert_close(found: list[Filled], wanted: list[Filled]) -> None:
+    for one, two in zip(found, wanted, strict=True):
+        assert (one.text, one.best) == (two.text, two.best)
+        for fills, others in zip(one.masks, two.masks, strict=True):
+            assert [fill.id for fill in fills] == [fill.id for fill in others]
+            chances = torch.tensor([[fill.probability for fill in row] for row in (fills, others)])
+            torch.testing.assert_close(*chances, rtol=1e-5, atol=1e-6)
+
+
+def test_a_stream_is_answered_while_it_comes(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "AHEAD_TOKENS", 1)
+    taken: list[str] = []
+
+    def stream() -> Iterator[str]:
+        for text in TEXTS:
+            taken.append(text)
+            yield text
+
+    answers = engine.fill_each(stream())
+    assert next(answers).text == TEXTS[0] and taken == TEXTS[:1]
+    assert [answer.text for answer in answers] == TEXTS[1:]
+
+
+def test_a_long_text_is_read_around_each_mask(engine: Engine) -> None:
+    before, after = "of the capital " * 40, " is the capital" * 40  # words of one piece
+    size = engine.max_length - 2
+    left, right = size // 2, size - size // 2 - 1
+    window = " ".join([*before.split()[-left:], "[MASK]", *after.split()[:right]])
+    assert len(engine.tokenizer.ids(window)) == size
+    long, short = engine.fill(f"{before}[MASK]{after}"), engine.fill(window)
+    for fill, other in zip(long.masks[0], short.masks[0], strict=True):
+        assert fill.id == other.id
+        assert fill.probability == pytest.approx(other.probability, rel=1e-5)
+
+
+def test_a_very_long_text_is_no_problem(engine: Engine) -> None:
+    text = "the city of France " * 50_000
+    many = engine.fill(f"{text}{'[MASK] of ' * 50}{text}")
+    assert len(many.masks) == 50 and len(many.masks[7][0].text) > 2 * len(text)
+    assert engine.fill(f"{text}[MASK] {text}").best.startswith(text.rstrip())
+
+
+def test_all_probabilities_sum_to_one(engine: Engine) -> None:
+    size = len(engine.tokenizer.pieces)
+    (fills,) = engine.fill(TEXTS[0], top=size).masks
+    assert sum(fill.probability for fill in fills) == pytest.approx(1)
+    assert sorted(fill.id for fill in fills) == list(range(size))
+
+
+def test_frame_tokens_of_a_text_are_text(engine: Engine) -> None:
+    told = engine.fill("the city [SEP] is [MASK]")
+    assert told.best.startswith("the city [SEP] is ")
+    ids = engine.tokenizer.split_masked("the city [SEP] is [MASK]").ids
+    assert engine.tokenizer.id("[SEP]") not in ids
+
+
+def test_many_threads_get_the_same_answers(engine: Engine) -> None:
+    alone = [engine.fill(text) for text in TEXTS]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: [engine.fill(text) for text in TEXTS], range(40)))
+    for answer in answers:
+        assert_close(answer, alone)
+
+
+@pytest.mark.parametrize("heads", [(), ("sequence",)])
+def test_a_model_without_the_head_says_which_could(heads: tuple[str, ...], tmp_path: Path) -> None:
+    engine = bertie.load(make_directory(tmp_path, heads))
+    named = ", ".join(heads) or "none"
+    message = rf"no masked LM head \(heads: {named}\); take one that was pre-trained"
+    for ask in (engine.fill, engine.fill_each):
+        with pytest.raises(UserError, match=message):
+            ask(TEXTS)
+    with pytest.raises(UserError, match=message):
+        engine.fill(TEXTS[0])
+
+
+WRONG = {
+    "no mask": ("a city", r"^no \[MASK\] in 'a city'; write \[MASK\] where a piece is wanted"),
+    "mask in small letters": ("a [mask]", r"no \[MASK\] in"),
+    "empty": ("", r"no \[MASK\] in ''"),
+    "no mask in one of many": ([TEXTS[0], "a city"], r"text 2: no \[MASK\] in 'a city'"),
+    "nothing": (None, "wanted texts, or one as a str; found NoneType"),
+    "bytes": (b"a [MASK]", "found bytes"),
+    "bytes among texts": ([TEXTS[0], b"x"], "text 2 is of the type bytes, not str"),
+    "none among texts": ([None], "text 1 is of the type NoneType"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_no_text_with_a_mask_is_refused(engine: Engine, name: str) -> None:
+    texts, message = WRONG[name]
+    with pytest.raises(UserError, match=message):
+        engine.fill(texts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("top", [0, -1, 121])
+def test_top_is_a_number_of_pieces(engine: Engine, top: int) -> None:
+    with pytest.raises(UserError, match=f"top is 1 to 120; found {top}"):
+        engine.fill(TEXTS[0], top=top)
+
+
+def test_odd_but_right_inputs(engine: Engine) -> None:
+    assert engine.fill([]) == []
+    assert engine.fill("\ud800 [MASK]\0").best.startswith("\ud800")
+    assert len(engine.fill("[MASK]" * 900).masks) == 900
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+def test_lower_precision_is_about_the_same(directory: Path, engine: Engine, dtype: str) -> None:
+    rough = bertie.load(directory, dtype=dtype)
+    assert rough.model.embeddings.token.weight.dtype != torch.float32
+    chance = {fill.id: fill.probability for fill in engine.fill(TEXTS[0], top=120).masks[0]}
+    for fill in rough.fill(TEXTS[0]).masks[0]:
+        assert fill.probability == pytest.approx(chance[fill.id], rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float8"}, "no dtype 'float8'; there are: fp32, bf16, fp16"),
+        ({"device": "gpu"}, "no device 'gpu'"),
+        ({"device": "cuda:99"}, "no device cuda:99: torch sees"),
+    ],
+)
+def test_wrong_options_are_refused(directory: Path, options: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        bertie.load(directory, **options)
+
+
+def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere"):
+        bertie.load(tmp_path / "nowhere")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_gpu_is_taken_and_answers_the_same(directory: Path, dtype: str) -> None:
+    there, here = bertie.load(directory, dtype=dtype), bertie.load(directory, device="cpu")
+    assert there.device.type == "cuda"
+    for one, two in zip(there.fill(TEXTS), here.fill(TEXTS, top=120), strict=True):
+        for fills, others in zip(one.masks, two.masks, strict=True):
+            chance = {fill.id: fill.probability for fill in others}
+            for fill in fills:
+                rel = 1e-3 if dtype == "fp32" else 0.2
+                assert fill.probability == pytest.approx(chance[fill.id], rel=rel)
+
+
+def test_batches_hold_all_and_stay_within_their_budget() -> None:
+    lengths = [5, 2, 4, 9, 1, 1, 3, 20, 8]
+    batches = list(make_batches(lengths, 9))
+    assert sorted(number for batch in batches for number in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert sum(lengths[number] for number in batch) <= 9 or len(batch) == 1
+    assert list(make_batches([], 9)) == []
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    code = (
+        "import bertie, sys; bertie.load; sys.exit(bool({'torch', 'numpy'} & sys.modules.keys()))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_vocabulary_of_the_fixture_knows_its_sentences(engine: Engine) -> None:
+    assert engine.tokenizer.id("[UNK]") not in engine.tokenizer.ids(" ".join(SENTENCES))

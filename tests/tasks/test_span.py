@@ -1,0 +1,253 @@
+"""Answers: cut from the original text, the best of all windows, or none at all."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertie.errors import UserError
+from bertie.tasks.instances import Instances
+from bertie.tasks.questions import Answer, SpanExample
+from bertie.tasks.span import Span
+from bertie.tasks.steps import TaskLoader, predict
+from bertie.tasks.task import Dataset
+from tests.tasks.toys import TEXTS, TOKENIZER, tiny_model
+
+SMALL = Span(max_length=24, stride=5, max_question=8, max_answer=100)
+
+
+def question(
+    context: str, *answers: tuple[str, int], text: str = "the cat?", id: str = "0"
+) -> SpanExample:
+    found = tuple(Answer(text=answer, start=start) for answer, start in answers)
+    return SpanExample(place="here", id=id, question=text, context=context, answers=found)
+
+
+def gold_outputs(instances: Instances) -> list[np.ndarray]:
+    """(L, 2) of each window: sure of its target; an answer in a window beats [CLS] of others."""
+    outputs = []
+    lengths = np.diff(instances.bounds)
+    for length, (start, end) in zip(lengths, instances.labels, strict=True):
+        logits = np.zeros((length, 2), np.float32)
+        height = 9 if start else 3
+        logits[start, 0] = logits[end, 1] = height
+        outputs.append(logits)
+    return outputs
+
+
+@given(context=TEXTS, data=st.data(), text=TEXTS)
+@settings(max_examples=60)
+def test_a_gold_answer_of_whole_pieces_comes_back(
+    context: str, data: st.DataObject, text: str
+) -> None:
+    pieces = TOKENIZER.split(context)
+    if not len(pieces.ids):
+        return
+    first = data.draw(st.integers(0, len(pieces.ids) - 1))
+    last = data.draw(st.integers(first, min(first + 5, len(pieces.ids) - 1)))
+    start, end = int(pieces.starts[first]), int(pieces.ends[last])
+    example = question(context, (context[start:end], start), text=text)
+    instances = SMALL.encode([example], TOKENIZER)
+    assert np.diff(instances.bounds).max() <= 24
+    if not instances.labels.any():
+        return  # no window holds all of it
+    (prediction,) = SMALL.decode([example], instances, gold_outputs(instances))
+    assert (prediction.start, prediction.end) == (start, end)
+    assert prediction.text == context[start:end]
+    assert SMALL.score([example], [prediction])["exact"] in (0, 1)
+
+
+@given(context=TEXTS)
+@settings(max_examples=30)
+def test_the_windows_hold_the_whole_text(context: str) -> None:
+    instances = SMALL.encode([question(context)], TOKENIZER)
+    pieces = TOKENIZER.split(context)
+    places = instances.places
+    assert places is not None
+    seen = {tuple(place) for place in places.tolist()} - {(-1, -1)}
+    assert seen == set(zip(pieces.starts.tolist(), pieces.ends.tolist(), strict=True))
+    whole = TOKENIZER.encode("the cat?", context)
+    if len(whole.ids) <= 24:
+        assert instances.ids.tolist() == whole.ids.tolist()
+    else:
+        assert len(instances) > 1
+
+
+def test_windows_without_the_answer_point_at_cls() -> None:
+    context = "a b c d e f g h k l m n o p r s t u v w"
+    example = question(context, ("w", context.index("w")))
+    instances = SMALL.encode([example], TOKENIZER)
+    inside = [bool(label.any()) for label in instances.labels]
+    assert inside[-1] and not inside[0] and instances.weights.all()
+    for number in np.flatnonzero(inside):
+        start, end = instances.labels[number]
+        place = instances.places_of(number)[start]
+        assert start == end and context[place[0] : place[1]] == "w"
+
+
+def test_the_best_over_windows_wins_and_is_short_enough() -> None:
+    context = "a b c d e f g h k l m n o p r s t u v w"
+    task = Span(max_length=24, stride=5, max_question=8, max_answer=2, may_be_unanswerable=True)
+    example = question(context)
+    instances = task.encode([example], TOKENIZER)
+    outputs = [np.zeros((n, 2), np.float32) for n in np.diff(instances.bounds)]
+    places = instances.places_of(1)
+    row = int(np.flatnonzero(places[:, 0] == context.index("k"))[0])
+    outputs[1][row, 0] = outputs[1][row + 1, 1] = 5
+    outputs[1][row + 4, 1] = 8  # too far from the start; alone it is worth 8
+    for output in outputs:
+        output[0] = 4.5
+    (best,) = task.decode([example], instances, outputs)
+    assert (best.text, best.no_answer) == ("k l", -1.0)
+    outputs[1][0] = 6
+    assert task.decode([example], instances, outputs)[0].text == "k l"  # the lowest [CLS] counts
+    for output in outputs:
+        output[0] = 6
+    (none,) = task.decode([example], instances, outputs)
+    assert (none.text, none.no_answer) == ("", 2.0)
+    assert none.candidates[0].text == "k l" and len(none.candidates) == 20
+
+
+def test_the_threshold_is_fitted() -> None:
+    task = Span(max_length=40, max_question=8, may_be_unanswerable=True)
+    examples = [question("a b c", ("b", 2), id="0"), question("a b c", id="1")]
+    instances = task.encode(examples, TOKENIZER)
+    outputs = [np.zeros((n, 2), np.float32) for n in np.diff(instances.bounds)]
+    for output, null in zip(outputs, (4.0, 6.0), strict=True):
+        row = int(np.flatnonzero(instances.places_of(0)[:, 0] == 2)[0])
+        output[row], output[0] = 3, null
+    assert task.score(examples, task.decode(examples, instances, outputs))["f1"] == 0.5
+    tuned = task.tune(examples, instances, outputs)
+    assert 2 <= tuned.threshold < 6
+    assert tuned.score(examples, tuned.decode(examples, instances, outputs))["f1"] == 1
+
+
+ROME = {"id": "a", "question": "What?", "answers": [{"text": "Rome", "answer_start": 0}]}
+NONE = {"id": "b", "question": "Who?", "answers": [], "is_impossible": True}
+PARAGRAPH = {"context": "Rome is old.", "qas": [ROME, NONE]}
+SQUAD = {"data": [{"title": "T", "paragraphs": [PARAGRAPH]}]}
+
+
+def write(path: Path, tree: object) -> Path:
+    text = tree if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_squad_is_read(tmp_path: Path) -> None:
+    data = Span().read(write(tmp_path / "a.json", SQUAD), needs_labels=True)
+    assert [(e.id, e.title, e.answers) for e in data.examples] == [
+        ("a", "T", (Answer(text="Rome", start=0),)),
+        ("b", "T", ()),
+    ]
+    task = Span().settle(data)
+    assert (task.may_be_unanswerable, task.language) == (True, "english")
+
+
+def test_cmrc_and_tables_are_read(tmp_path: Path) -> None:
+    cmrc = [
+        {
+            "context_id": "D",
+            "context_text": "他在北京，北京很大。",
+            "qas": [{"query_id": "q", "query_text": "哪里？", "answers": ["北京", 20.0]}],
+        }
+    ]
+    data = Span().read(write(tmp_path / "a.json", cmrc), needs_labels=True)
+    assert data.examples[0].answers == (Answer(text="北京", start=2), Answer(text="20.0", start=-1))
+    assert Span().settle(data).language == "chinese"
+    lines = '{"question": "q", "context": "a b", "answers": {"text": ["b"], "answer_start": [2]}}\n'
+    (row,) = Span().read(write(tmp_path / "b.jsonl", lines), needs_labels=True).examples
+    assert row.answers == (Answer(text="b", start=2),)
+    table = "question,context,answer,answer_start\nq,a b,b,2\nr,a b,,\n"
+    data = Span().read(write(tmp_path / "c.csv", table), needs_labels=True)
+    assert [e.answers for e in data.examples] == [(Answer(text="b", start=2),), ()]
+    unknown = Span().read(write(tmp_path / "d.csv", "question,context\nq,a b\n"))
+    assert not unknown.is_labelled and unknown.examples[0].answers is None
+
+
+def squad_of(**qa: object) -> dict[str, object]:
+    paragraph = {"context": "Rome is old.", "qas": [ROME, {"id": "b", "question": "q", **qa}]}
+    return {"data": [{"paragraphs": [paragraph]}]}
+
+
+@pytest.mark.parametrize(
+    ("qa", "what"),
+    [
+        ({"answers": [{"text": "Rome", "answer_start": 1}]}, "an answer that is not at its offset"),
+        ({"answers": [{"text": "Rom", "answer_start": -1}]}, "an answer that is not at its offset"),
+        ({"question": " ", "answers": []}, "an empty question"),
+        ({"id": "a", "answers": []}, "an id for the second time"),
+    ],
+)
+def test_bad_questions_are_named_or_skipped(
+    tmp_path: Path, qa: dict[str, object], what: str
+) -> None:
+    path = write(tmp_path / "a.json", squad_of(**qa))
+    with pytest.raises(UserError, match=rf"a\.json, question [ab]: {what}.*--skip-bad"):
+        Span().read(path, needs_labels=True)
+    data = Span().read(path, needs_labels=True, skip_bad=True)
+    assert len(data.examples) == 1 and data.problems.counts == {what: 1}
+
+
+def test_of_several_answers_one_that_is_there_will_do(tmp_path: Path) -> None:
+    answers = [{"text": "x", "answer_start": -1}, {"text": "old", "answer_start": 8}]
+    data = Span().read(write(tmp_path / "a.json", squad_of(answers=answers)), needs_labels=True)
+    instances = Span().encode(data.examples, TOKENIZER)
+    assert instances.labels.all() and instances.weights.all()
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="article 1: not as SQuAD has it"):
+        Span().read(write(tmp_path / "a.json", {"data": [{"paragraphs": [{"qas": []}, {}]}]}))
+    with pytest.raises(UserError, match="no column of the question"):
+        Span().read(write(tmp_path / "a.csv", "text,label\na,b\n"))
+    with pytest.raises(UserError, match="no room"):
+        Span(max_length=60)
+
+
+def test_a_tiny_model_learns_its_questions() -> None:
+    examples = [
+        question("the cat 中国 人 running", ("中国", 8), id="0"),
+        question("a b c d e f g h k l m n o p", ("n o", 22), id="1"),
+        question("a-b", id="2"),
+    ]
+    data = Dataset(path=Path(), format="", examples=examples)
+    task = Span(max_length=20, stride=4, max_question=8, language="english").settle(data)
+    instances = task.encode(examples, TOKENIZER)
+    torch.manual_seed(0)
+    model = tiny_model("span").train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    for step in TaskLoader(instances, batch_size=8, micro_tokens=64, end_step=120):
+        for batch in step.micro_batches:
+            term = task.objective(model, batch)["task"]
+            (term.total / step.num_targets["task"]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    outputs = predict(model, instances)
+    tuned = task.tune(examples, instances, outputs)
+    assert tuned.score(examples, tuned.decode(examples, instances, outputs))["f1"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "count", "num_left_out"),
+    [
+        ("SQuAD/dev-v1.1.json", 10570, 0),
+        ("SQuAD/dev-v2.0.json", 11873, 0),
+        ("CMRC2018/squad-style-data/cmrc2018_dev.json", 3219, 3),
+        ("CMRC2018/data/cmrc2018_dev.json", 3219, 0),
+        ("CMRC2018/squad-style-data/cmrc2018_trial.json", 1002, 7),
+    ],
+)
+def test_real_files_have_all_their_questions(
+    unpacked: Callable[[str], Path], path: str, count: int, num_left_out: int
+) -> None:
+    name, _, rest = path.partition("/")
+    file = unpacked(name) / rest
+    assert len(Span().read(file).examples) == count
+    data = Span().read(file, needs_labels=True, skip_bad=True)
+    assert data.problems.num_skipped == num_left_out == count - len(data.examples)

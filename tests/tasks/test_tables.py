@@ -1,0 +1,86 @@
+"""Tables: every row knows its place, quotes are read as they were written."""
+
+import csv
+import gzip
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bertie.errors import UserError
+from bertie.tasks.tables import read_table
+from bertie.tasks.task import Rejects
+
+CELLS = st.text(st.sampled_from("ab\"',;\t\n 中🙂\u2028\x85"), max_size=6).map(lambda x: f"x{x}x")
+ROWS = st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=5)
+
+
+def read(path: Path) -> list[tuple[str, ...]]:
+    table = read_table(path, Rejects(), known={"text"})
+    assert table.names == ("text", "other") and table.has_header
+    return [tuple(map(row.text, table.names)) for row in table.rows]
+
+
+@given(rows=ROWS)
+@settings(max_examples=60)
+def test_what_csv_writes_is_read_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]
+) -> None:
+    path = tmp_path_factory.mktemp("t") / "a.csv"
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([("text", "other"), *rows])
+    path.write_text(text.getvalue(), encoding="utf-8", newline="")
+    assert read(path) == rows
+
+
+@given(rows=ROWS)
+@settings(max_examples=60)
+def test_literal_tables_are_read_back(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]
+) -> None:
+    plain = [tuple(c.replace("\t", " ").replace("\n", " ") for c in row) for row in rows]
+    path = tmp_path_factory.mktemp("t") / "a.tsv.gz"
+    lines = ["text\tother", *("\t".join(row) for row in plain)]
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    assert read(path) == plain
+
+
+def test_lines_are_counted_from_one_over_quoted_breaks(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text,other\n"a\nb",c\n\nd,e\n', encoding="utf-8")
+    table = read_table(path, Rejects(), known=())
+    assert [row.place.rpartition(" ")[2] for row in table.rows] == ["2", "5"]
+
+
+def test_a_stray_quote_swallows_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text,other\n"a,b\nc,d\ne,f\n', encoding="utf-8")
+    assert read(path) == [('"a', "b"), ("c", "d"), ("e", "f")]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.csv", b"text\n\xff\n", r"a\.csv, line 2: not UTF-8"),
+        ("a.xlsx", b"", "of no known kind"),
+        ("a.json", b"[{", "is not JSON"),
+        ("a.jsonl", b'{"text": 1}\n[3]\n', "line 2: not a JSON object"),
+        ("none.csv", None, "no file"),
+    ],
+)
+def test_what_cannot_be_read_is_said(
+    tmp_path: Path, name: str, data: bytes | None, message: str
+) -> None:
+    if data is not None:
+        (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError, match=message):
+        read_table(tmp_path / name, Rejects(), known=())
+
+
+def test_half_a_character_becomes_a_mark(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a\\ud83d"}\n', encoding="utf-8")
+    (row,) = read_table(path, Rejects(), known=()).rows
+    assert row.text("text") == "a\ufffd"

@@ -1,0 +1,101 @@
+"""What holds for all tasks: settings survive the model directory; no batch moves a logit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bertie.checkpoint.card import TaskCard, read_card, write_card
+from bertie.config import build
+from bertie.errors import UserError
+from bertie.tasks import TASKS, AnyTask, describe, get_task
+from bertie.tasks.choice import Choice, ChoiceExample
+from bertie.tasks.classify import Classify, TextExample
+from bertie.tasks.questions import Answer, SpanExample
+from bertie.tasks.sentences import make_example
+from bertie.tasks.span import Span
+from bertie.tasks.steps import predict
+from bertie.tasks.tag import Tag
+from tests.tasks.toys import TOKENIZER, tiny_model
+
+TEXT = "the cat is running 中国 q 🙂 don't " * 4
+SETTLED: list[tuple[AnyTask, list[object]]] = [
+    (
+        Classify(
+            kind="multi-label",
+            labels=("x", "y"),
+            max_length=30,
+            thresholds={"x": 0.25},
+            class_weights={"x": 2.0},
+            limits=(0.0, 5.0),
+        ),
+        [TextExample(place="", id=str(n), first=TEXT[: 9 * n]) for n in range(1, 12)],
+    ),
+    (
+        Tag(kind="spans", labels=("O", "B-X", "I-X"), max_length=30, columns={"words": "tokens"}),
+        [make_example(TEXT.split()[:n], None, place="", id=str(n)) for n in range(1, 25)],
+    ),
+    (
+        Span(max_length=40, max_question=8, stride=9, threshold=-1.5, may_be_unanswerable=True),
+        [
+            SpanExample(
+                place="",
+                id=str(n),
+                question="the q?",
+                context=TEXT[: 9 * n],
+                answers=(Answer(text="the", start=0),),
+            )
+            for n in range(1, 12)
+        ],
+    ),
+    (
+        Choice(max_length=30),
+        [
+            ChoiceExample(place="", id=str(n), context=TEXT[: 9 * n], options=("a",) * (n + 1))
+            for n in range(1, 9)
+        ],
+    ),
+]
+IDS = ["classify", "tag", "span", "choice"]
+
+
+@pytest.mark.parametrize(("task", "examples"), SETTLED, ids=IDS)
+def test_a_settled_task_survives_the_model_directory(
+    tmp_path: Path, task: AnyTask, examples: list[object]
+) -> None:
+    write_card(tmp_path, TaskCard(**describe(task)))
+    back = read_card(tmp_path)
+    assert back is not None
+    assert build(get_task(back.task), back.settings) == task
+
+
+@pytest.mark.parametrize(("task", "examples"), SETTLED, ids=IDS)
+def test_order_neighbours_and_batch_size_move_no_logit(
+    task: AnyTask, examples: list[object]
+) -> None:
+    model = tiny_model(task.head, task.num_labels)
+    instances = task.encode(examples, TOKENIZER)  # type: ignore[arg-type]
+    together = predict(model, instances, micro_tokens=100_000)
+    alone = predict(model, instances, micro_tokens=1)
+    reversed_ = task.encode(examples[::-1], TOKENIZER)  # type: ignore[arg-type]
+    back = predict(model, reversed_, micro_tokens=97)
+    count = len(examples)
+    for number in range(count):
+        for one, other in zip(
+            instances.inputs_of(number), reversed_.inputs_of(count - 1 - number), strict=True
+        ):
+            assert np.abs(together[one] - alone[one]).max() < 1e-5
+            assert np.abs(together[one] - back[other]).max() < 1e-5
+
+
+@pytest.mark.parametrize(("task", "examples"), SETTLED, ids=IDS)
+def test_without_labels_there_are_predictions(task: AnyTask, examples: list[object]) -> None:
+    instances = task.encode(examples, TOKENIZER)  # type: ignore[arg-type]
+    outputs = predict(tiny_model(task.head, task.num_labels), instances)
+    assert len(task.decode(examples, instances, outputs)) == len(examples)  # type: ignore[arg-type]
+
+
+def test_the_table_names_all_tasks() -> None:
+    assert list(TASKS) == IDS
+    with pytest.raises(UserError, match="no task 'summarise'; there are: classify, tag"):
+        get_task("summarise")
