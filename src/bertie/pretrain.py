@@ -336,8 +336,8 @@ def preflight(
     plan: Plan, model: Bert, store: Store, unigram: float, checkpoint: Checkpoint | None
 ) -> Iterator[str]:
     """What the run will do and cost, before it starts."""
-    first, header, manifest = plan.phases[0], plan.header, store.manifest
-    batch_size = first.data.loader.batch_size
+    first, manifest = plan.phases[0], store.manifest
+    batch_size, header = first.data.loader.batch_size, first.header
     tokens = header.mean_length * batch_size
     flops = train_flops(model.config, length=round(header.mean_length))
     yield f"{sum(p.numel() for p in model.parameters()):,} parameters"
@@ -352,10 +352,11 @@ def preflight(
     )
     yield f"{plan.memory.total / 1e9:.2f} GB of memory, estimated"
     if plan.budget.unit == "steps":
-        total = plan.budget.amount * tokens
-        yield f"{plan.budget.amount:,.0f} steps, {total:,.0f} tokens, " + (
-            f"{plan.budget.amount * batch_size / header.num_instances:.1f} epochs"
-        )
+        drawn = [(p.num_steps or 0) * p.data.loader.batch_size for p in plan.phases]  # instances
+        parts = list(zip(drawn, (p.header for p in plan.phases), strict=True))
+        total = sum(count * epoch.mean_length for count, epoch in parts)
+        epochs = sum(count / epoch.num_instances for count, epoch in parts)
+        yield f"{plan.budget.amount:,.0f} steps, {total:,.0f} tokens, {epochs:.1f} epochs"
     else:
         yield f"{plan.budget.amount:,.12g} {plan.budget.unit}"
     yield f"guessing by frequency loses {unigram:.2f} nats a masked token"
@@ -373,7 +374,7 @@ def open_log(
     show: Show,
     checkpoint: Checkpoint | None,
 ) -> Log:
-    length = round(plan.header.mean_length)
+    length = round(plan.phases[0].header.mean_length)
     peak = find_peak(world.device, recipe.train.precision)
     return Log(
         recipe.out or Path(),
