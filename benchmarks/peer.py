@@ -291,7 +291,7 @@ def tune(
     precision: str,
 ) -> list[dict[str, float]]:
     """The scores on dev after each epoch."""
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # of the head that is new
     transformers.logging.disable_progress_bar()
     torch.manual_seed(seed)
     kind = KINDS[type(task)]

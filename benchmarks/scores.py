@@ -246,7 +246,7 @@ def run_ours(job: Job, recipe: FinetuneRecipe) -> dict[str, Any]:
         "num_train": results.num_train,
         "num_dev": results.num_dev,
         "majority": results.majority,
-        "notes": list(results.notes),
+        "notes": [note.strip() for note in results.notes if note.startswith("  ")],  # counts
         "scores": dict(results.runs[0].scores),
         "test": next(iter(done.tests.values()), {}),
         "curve": list(results.runs[0].curve),

@@ -33,8 +33,8 @@ def take_rows(path: Path, num_rows: int, out: Path) -> Path:
     if path.suffix == ".json":
         write_json(copy, take_questions(json.loads(text), num_rows))
     elif path.suffix in (".tsv", ".jsonl") or "\t" in text.split("\n", 1)[0]:
-        header, *lines = text.removesuffix("\n").split("\n")
-        copy.write_text("\n".join([header, *spaced(lines, num_rows - 1)]) + "\n", "utf-8")
+        first, *lines = text.removesuffix("\n").split("\n")  # the first may be a header
+        copy.write_text("\n".join([first, *spaced(lines, num_rows - 1)]) + "\n", "utf-8")
     else:  # sentences of words; those that follow each other, as they may be a document
         copy.write_text("\n\n".join(text.split("\n\n")[:num_rows]) + "\n", "utf-8")
     return copy
