@@ -343,7 +343,7 @@ def run_once(
         curve=tuple(read_curve(folder, sets.task.metric)),
     )
     if world.is_first:
-        run = finish_run(folder, source, sets, run, settings, micro_tokens, config.precision)
+        run = finish_run(folder, source, sets, run, settings, evaluate, world)
     world.wait()
     return FinetuneRun(**read_json(folder / RESULT)["run"])
 
@@ -449,14 +449,14 @@ def finish_run(
     sets: Sets,
     run: FinetuneRun,
     settings: Mapping[str, Any],
-    micro_tokens: int,
-    precision: str,
+    dev_score: DevScore,
+    world: World,
 ) -> FinetuneRun:
     """Keeps the best epoch's model with its thresholds, and removes the checkpoints."""
     best = find_best(folder)
     assert best is not None
-    model = open_model(best / "model").model
-    evaluated = DevScore(sets, micro_tokens, precision).evaluate(model)
+    model = open_model(best / "model").model.to(world.device)
+    evaluated = dev_score.evaluate(model)
     card = TaskCard(**describe(evaluated.task))
     save_model(model, folder / "model", card=card, tokenizer_from=source)
     run = replace(run, scores=evaluated.scores)
