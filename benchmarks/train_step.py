@@ -12,10 +12,12 @@ tokens only, as it is not unless one writes a forward of one's own: it shows wha
 the head. Tokens are counted without padding, for all.
 
 All ways take turns on the same batches, in an order that rotates. A ratio is the median over the
-rounds; on a machine with other work the ratio of the best turns is the steadier one.
+rounds. A turn during which others used the machine is repeated, while patience lasts; after that
+the ratio of the best turns is the steadier one.
 """
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +45,7 @@ from loader import write_store
 
 RATE, MAX_NORM = 1e-4, 1.0
 TOKENS_MADE_UP = 2_000_000
+STATISTICS = Path("/proc/stat")
 
 
 class Padded(NamedTuple):
@@ -261,11 +264,37 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
+def others_seconds() -> float:
+    """CPU time that others than this process have used since some moment; 0 if it is not known."""
+    if not STATISTICS.is_file():
+        return 0.0
+    user, nice, system = map(int, STATISTICS.read_text(encoding="utf-8").split()[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
+def time_alone(run: TrainStep, numbers: range, device: torch.device, until: float) -> float:
+    """Seconds of a turn in which others left the machine to us, or of any after `until`.
+
+    A thread that must wait for a core keeps the other waiting: a turn takes ten times as long.
+    """
+    while True:
+        started_at, before = time.monotonic(), others_seconds()
+        time.sleep(0.3)
+        is_quiet = others_seconds() - before < 0.1 * (time.monotonic() - started_at)
+        is_late = time.monotonic() > until
+        if is_quiet or is_late:
+            before = others_seconds()
+            taken_s = time_turn(run, numbers, device)
+            if is_late or others_seconds() - before < 0.1 * taken_s + 0.02:
+                return taken_s
+
+
 def measure(
     ways: list[Way], config: ModelConfig, data: Data, options: argparse.Namespace
-) -> dict[str, list[float]]:
-    """Seconds of each turn of each way; turn r of all of them is of the same steps."""
+) -> tuple[dict[str, list[float]], bool]:
+    """Seconds of each turn of each way, turn r of all on the same steps; were others at work?"""
     device = torch.device(options.device)
+    until = time.monotonic() + options.patience
     runs = {way.name: make_way(way, config, data, device) for way in ways}
     for run in runs.values():
         time_turn(run, range(options.steps), device)  # memory, threads, compilation
@@ -274,8 +303,8 @@ def measure(
         numbers = range(turn * options.steps, (turn + 1) * options.steps)
         shift = turn % len(ways)
         for way in ways[shift:] + ways[:shift]:
-            seconds[way.name].append(time_turn(runs[way.name], numbers, device))
-    return seconds
+            seconds[way.name].append(time_alone(runs[way.name], numbers, device, until))
+    return seconds, time.monotonic() > until
 
 
 def summarise(
@@ -350,6 +379,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=3, help="of a turn")
+    parser.add_argument(
+        "--patience", type=float, default=600, help="seconds to wait for a quiet CPU"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -372,11 +404,14 @@ def main() -> None:
     print(", ".join(f"{key} {value}" for key, value in result.items() if key != "sizes"))
     for size in options.sizes:
         config = named_size(size, vocab_size=store.manifest.vocab_size)
-        seconds = measure(choose_ways(options), config, data, options)
-        result["sizes"][size] = summarise(seconds, config, data, options.steps)
-        show(size, result["sizes"][size])
-    packages = machine.describe("torch", "transformers", "numpy")
-    print("saved", machine.save(f"train-step-{options.device}", packages, result))
+        seconds, is_disturbed = measure(choose_ways(options), config, data, options)
+        rows = summarise(seconds, config, data, options.steps)
+        result["sizes"][size] = {"is_disturbed": is_disturbed, "ways": rows}
+        show(size, rows)
+        if is_disturbed:
+            print("  (others used the machine: look at the best turns)")
+        packages = machine.describe("torch", "transformers", "numpy")
+        print("saved", machine.save(f"train-step-{options.device}", packages, result), flush=True)
 
 
 if __name__ == "__main__":
