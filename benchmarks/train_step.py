@@ -13,7 +13,8 @@ the head. Tokens are counted without padding, for all.
 
 All ways take turns on the same batches, in an order that rotates. A ratio is the median over the
 rounds. A turn during which others used the machine is repeated, while patience lasts; after that
-the ratio of the best turns is the steadier one.
+the ratio of the best turns is the steadier one. With --threads 1 CPU time is counted, which is the
+way to measure on a machine that is never quiet.
 """
 
 import argparse
@@ -248,15 +249,20 @@ def make_way(way: Way, config: ModelConfig, data: Data, device: torch.device) ->
 
 
 def time_turn(train_step: TrainStep, numbers: range, device: torch.device) -> float:
-    """Seconds of the steps."""
+    """Seconds of the steps: CPU time of one thread, which others hardly change, else real time."""
+    clock = time.process_time if is_one_thread(device) else time.perf_counter
     synchronise(device)
-    started_at = time.perf_counter()
+    started_at = clock()
     for number in numbers:
         loss = train_step(number)
     synchronise(device)
-    taken_s = time.perf_counter() - started_at
+    taken_s = clock() - started_at
     assert torch.isfinite(loss)
     return taken_s
+
+
+def is_one_thread(device: torch.device) -> bool:
+    return device.type == "cpu" and torch.get_num_threads() == 1
 
 
 def synchronise(device: torch.device) -> None:
@@ -294,7 +300,7 @@ def measure(
 ) -> tuple[dict[str, list[float]], bool]:
     """Seconds of each turn of each way, turn r of all on the same steps; were others at work?"""
     device = torch.device(options.device)
-    until = time.monotonic() + options.patience
+    until = time.monotonic() + (0 if is_one_thread(device) else options.patience)
     runs = {way.name: make_way(way, config, data, device) for way in ways}
     for run in runs.values():
         time_turn(run, range(options.steps), device)  # memory, threads, compilation
@@ -304,7 +310,7 @@ def measure(
         shift = turn % len(ways)
         for way in ways[shift:] + ways[:shift]:
             seconds[way.name].append(time_alone(runs[way.name], numbers, device, until))
-    return seconds, time.monotonic() > until
+    return seconds, time.monotonic() > until and not is_one_thread(device)
 
 
 def summarise(
@@ -392,8 +398,9 @@ def main() -> None:
             else write_store(Path(folder) / "store", TOKENS_MADE_UP)
         )
         data = make_data(store, options)
+    is_cpu = options.device == "cpu"
     result: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        "device": "cpu" if is_cpu else torch.cuda.get_device_name(),
         "threads": options.threads,
         "store": "prepared from English text" if options.store else "made up",
         **data.describe(),
@@ -411,7 +418,8 @@ def main() -> None:
         if is_disturbed:
             print("  (others used the machine: look at the best turns)")
         packages = machine.describe("torch", "transformers", "numpy")
-        print("saved", machine.save(f"train-step-{options.device}", packages, result), flush=True)
+        name = f"train-step-{options.device}" + f"-{options.threads}-threads" * is_cpu
+        print("saved", machine.save(name, packages, result), flush=True)
 
 
 if __name__ == "__main__":
