@@ -4,9 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from bertie import objectives
 from bertie.objectives import (
+    Term,
     binary_cross_entropy,
     cross_entropy,
+    linear_cross_entropy,
     segment_cross_entropy,
     span_cross_entropy,
     squared_error,
@@ -54,6 +57,84 @@ def test_ignored_labels_count_nowhere(logits: torch.Tensor) -> None:
     torch.testing.assert_close(filled.total, plain.total)
     assert filled.num_right == plain.num_right
     assert filled.num_targets == plain.num_targets == 8
+
+
+class Layer:
+    """An output layer whose width is no round number, and rows for it; the labels are LABELS."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        rng = torch.Generator().manual_seed(5)
+        shapes = (len(LABELS), 3), (37, 3), (37,)
+        self.leaves = [
+            torch.randn(shape, generator=rng, dtype=dtype).requires_grad_() for shape in shapes
+        ]
+
+    def plain(self, labels: torch.Tensor = LABELS) -> Term:
+        return cross_entropy(F.linear(*self.leaves), labels)
+
+    def fused(self, labels: torch.Tensor = LABELS) -> Term:
+        return linear_cross_entropy(*self.leaves, labels)
+
+    def gradients(self, term: Term) -> list[torch.Tensor]:
+        return list(torch.autograd.grad(term.total / 11, self.leaves))
+
+
+@pytest.fixture(params=[1, 3, 5, 100], ids=lambda rows: f"{rows} rows a block")
+def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objectives, "BLOCK_BYTES", request.param * 48 * 4)
+    monkeypatch.setattr(objectives, "SCORED_ROWS", 2)
+
+
+@pytest.mark.usefixtures("_blocks")
+@pytest.mark.parametrize("ignored", [[], [0], [3, 4, 10], range(11)], ids=str)
+def test_without_storing_logits_the_loss_is_the_same(ignored: list[int]) -> None:
+    labels = LABELS.clone()
+    labels[list(ignored)] = -100
+    layer = Layer(torch.float32)
+    plain, fused = layer.plain(labels), layer.fused(labels)
+    torch.testing.assert_close(fused.total, plain.total)
+    assert fused.num_right == plain.num_right and fused.num_targets == plain.num_targets
+    expected = layer.gradients(plain)
+    for found, wanted in zip(layer.gradients(fused), expected, strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.usefixtures("_blocks")
+def test_in_half_precision_it_is_as_near_to_the_truth_as_torchs() -> None:
+    layer = Layer(torch.float32)
+    truth = layer.plain()
+    with torch.autocast("cpu", torch.bfloat16):
+        plain, fused = layer.plain(), layer.fused()
+    assert fused.total.dtype == torch.float32
+    torch.testing.assert_close(fused.total, truth.total, rtol=0.01, atol=0)
+    for found, usual, wanted in zip(
+        *(layer.gradients(term) for term in (fused, plain, truth)), strict=True
+    ):
+        assert found.dtype == torch.float32
+        assert (found - wanted).norm() < 1.5 * (usual - wanted).norm() + 1e-3 * wanted.norm()
+
+
+def test_no_logit_is_too_large_for_the_fused_loss() -> None:
+    rows = torch.tensor([[1.0], [-1.0]])
+    weight, bias = torch.tensor([[1e4], [-1e4], [0.0]]), torch.zeros(3)
+    term = linear_cross_entropy(rows, weight, bias, torch.tensor([1, 1]))
+    assert term.total == 2e4 and term.num_right == 1
+
+
+def test_the_fused_loss_refuses_to_be_walked_back_twice() -> None:
+    layer = Layer(torch.float32)
+    term = layer.fused()
+    torch.autograd.grad(term.total, layer.leaves, retain_graph=True)
+    with pytest.raises(AssertionError, match="walked back once"):
+        layer.gradients(term)
+
+
+def test_without_gradients_there_is_a_loss_all_the_same() -> None:
+    layer = Layer(torch.float32)
+    with torch.no_grad():
+        fused = layer.fused()
+    assert not fused.total.requires_grad
+    torch.testing.assert_close(fused.total, layer.plain().total.detach())
 
 
 # Losses of the tasks.

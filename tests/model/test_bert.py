@@ -150,3 +150,12 @@ def test_the_same_generator_gives_the_same_model() -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
     other = Bert(TINY, generator=torch.Generator().manual_seed(4))
     assert not torch.equal(one.embeddings.token.weight, other.embeddings.token.weight)
+
+
+def test_the_output_layer_makes_logits_of_the_rows_that_are_not_projected() -> None:
+    model = make(heads=("next_sentence", "masked_lm"))
+    packed, predicted = pack(*sequences([5, 1, 19])), torch.tensor([0, 3, 24])
+    pairs, logits = model(*packed, predicted=predicted)
+    same_pairs, rows = model(*packed, predicted=predicted, is_projected=False)
+    assert rows.shape == (3, TINY.hidden_size) and torch.equal(pairs, same_pairs)
+    torch.testing.assert_close(F.linear(rows, *model.output_layer()), logits)

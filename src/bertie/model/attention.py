@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertie.model.dropout import drop
+
 
 def attend(qkv: Tensor, bounds: Tensor, longest: int, dropout: float = 0.0) -> Tensor:
     """Each token's mix of the values of its own sequence, which is rows bounds[n] .. bounds[n + 1].
@@ -38,9 +40,18 @@ def attend_runs(qkv: Tensor, bounds: Tensor, longest: int, dropout: float) -> Te
         qkv.split([length * count for length, count in runs]), runs, strict=True
     ):
         query, key, value = part.unflatten(0, (count, length)).permute(2, 0, 3, 1, 4)
-        one = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
+        one = mix(query, key, value, dropout)  # (count, H, length, K)
         mixed.append(one.transpose(1, 2).flatten(0, 1))  # (count * length, H, K)
     return mixed[0] if len(mixed) == 1 else torch.cat(mixed)
+
+
+def mix(query: Tensor, key: Tensor, value: Tensor, dropout: float) -> Tensor:
+    """Attention within sequences of one length. 3 (N, H, W, K) -> (N, H, W, K)"""
+    if dropout == 0:
+        return F.scaled_dot_product_attention(query, key, value)
+    # With dropout, torch has no fast kernel on a CPU, and its slow one looks for masked rows.
+    scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)  # (N, H, W, W)
+    return drop(scores.softmax(-1), dropout) @ value
 
 
 def attend_padded(qkv: Tensor, bounds: Tensor, longest: int, dropout: float) -> Tensor:

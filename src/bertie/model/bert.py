@@ -109,6 +109,10 @@ class Bert(nn.Module):
         pooled: Tensor = self.pooler(hidden, bounds)
         return pooled
 
+    def output_layer(self) -> tuple[Tensor, Tensor]:  # (V, D), (V,)
+        """The weight and bias that make logits of the masked LM head's rows."""
+        return self.embeddings.token.weight, self.get_parameter("masked_lm.bias")
+
     def forward(
         self,
         ids: Tensor,
@@ -118,11 +122,14 @@ class Bert(nn.Module):
         longest: int,
         *,
         predicted: Tensor | None = None,
+        is_projected: bool = True,
     ) -> tuple[Tensor, ...]:
         """The logits of each head, in the order of `heads`.
 
         masked_lm (M, vocabulary) at the rows `predicted` (M,), or at all where none are given;
         next_sentence (N, 2), sequence (N, C), choice (N, 1); token (T, C), span (T, 2).
+        With `is_projected` false masked_lm is (M, D), what `output_layer` is to be applied to: for
+        a loss that never stores all the logits.
         """
         hidden = self.encode(ids, segments, positions, bounds, longest)  # (T, D)
         pooled = None if self.pooler is None else self.pooler(hidden, bounds)  # (N, D)
@@ -131,7 +138,7 @@ class Bert(nn.Module):
             head, reads = self.get_submodule(name), get_head(name).reads
             if reads == "predicted":
                 rows = hidden if predicted is None else hidden[predicted]  # (M, D)
-                logits.append(head(rows, self.embeddings.token.weight))
+                logits.append(head(rows, self.embeddings.token.weight if is_projected else None))
             else:
                 logits.append(head(pooled if reads == "pooled" else hidden))
         return tuple(logits)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from bertie.model.attention import attend
 from bertie.model.config import ModelConfig
+from bertie.model.dropout import Dropout, add_dropped
 
 APPROXIMATE = {"erf": "none", "tanh": "tanh"}  # ours -> torch's
 
@@ -44,7 +45,7 @@ class Embeddings(nn.Module):
         self.segment = embedding(config.num_segments, config.hidden_size)
         self.position = embedding(config.max_positions, config.hidden_size)
         self.norm = layer_norm(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor) -> Tensor:  # 3 (T,)
         summed = self.token(ids) + self.segment(segments) + self.position(positions)  # (T, D)
@@ -92,11 +93,12 @@ class Layer(nn.Module):
         self.attention_norm = layer_norm(config)
         self.ffn = FeedForward(config)
         self.ffn_norm = layer_norm(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = config.dropout
 
     def forward(self, x: Tensor, bounds: Tensor, longest: int) -> Tensor:  # (T, D) -> (T, D)
-        x = self.attention_norm(x + self.dropout(self.attention(x, bounds, longest)))
-        y: Tensor = self.ffn_norm(x + self.dropout(self.ffn(x)))
+        dropout = self.dropout if self.training else 0.0
+        x = self.attention_norm(add_dropped(x, self.attention(x, bounds, longest), dropout))
+        y: Tensor = self.ffn_norm(add_dropped(x, self.ffn(x), dropout))
         return y
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from bertie.errors import UserError
 from bertie.model.config import ModelConfig
+from bertie.model.dropout import Dropout
 from bertie.model.encoder import Gelu, layer_norm
 
 
@@ -24,8 +25,9 @@ class MaskedLM(nn.Module):
         self.norm = layer_norm(config)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, x: Tensor, pieces: Tensor) -> Tensor:  # (M, D), (V, D) -> (M, V)
-        return F.linear(self.norm(self.gelu(self.dense(x))), pieces, self.bias)
+    def forward(self, x: Tensor, pieces: Tensor | None) -> Tensor:  # (M, D), (V, D) -> (M, V)
+        rows: Tensor = self.norm(self.gelu(self.dense(x)))  # (M, D), all there is without pieces
+        return rows if pieces is None else F.linear(rows, pieces, self.bias)
 
 
 class Classifier(nn.Module):
@@ -34,7 +36,7 @@ class Classifier(nn.Module):
     def __init__(self, config: ModelConfig, num_outputs: int, *, has_dropout: bool) -> None:
         super().__init__()
         dropout = config.dropout if config.classifier_dropout is None else config.classifier_dropout
-        self.dropout = nn.Dropout(dropout if has_dropout else 0.0)
+        self.dropout = Dropout(dropout if has_dropout else 0.0)
         self.classifier = nn.Linear(config.hidden_size, num_outputs)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -1,0 +1,383 @@
+"""A full training step: bertie beside `transformers`' BertForPreTraining, same weights and batches.
+
+    python benchmarks/train_step.py --store STORE                    # CPU: tiny and mini, 2 threads
+    python benchmarks/train_step.py --device cuda --sizes base large --batch 512 --compile
+
+A step is forward, loss (MLM + NSP), backward, clip to 1.0 and torch's fused AdamW with decay on
+matrices only; dropout is 0.1. The instances are those that the loader makes, with their mix of
+lengths, of STORE or of a store that is made up. `transformers` gets what its users give it: batches
+padded to the length, an attention mask, labels of -100 where nothing is predicted, SDPA attention,
+autocast for bf16. "transformers gathered" is the same but for its MLM head, called on the predicted
+tokens only, as it is not unless one writes a forward of one's own: it shows what of a ratio is not
+the head. Tokens are counted without padding, for all.
+
+All ways take turns on the same batches, in an order that rotates. A ratio is the median over the
+rounds; on a machine with other work the ratio of the best turns is the steadier one.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, NamedTuple
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+import machine
+from bertie.checkpoint.hugging_face import from_ours, make_config
+from bertie.data.instances import InstanceConfig
+from bertie.data.loader import IGNORED, Batch, Loader, Step
+from bertie.data.steps import DataConfig, LoaderConfig
+from bertie.data.store import Store, open_store
+from bertie.model.bert import Bert
+from bertie.model.config import ModelConfig, named_size
+from bertie.objectives import cross_entropy, linear_cross_entropy
+from bertie.train.optim import BertOptimizer, OptimConfig
+from loader import write_store
+
+RATE, MAX_NORM = 1e-4, 1.0
+TOKENS_MADE_UP = 2_000_000
+
+
+class Padded(NamedTuple):
+    """A batch as `transformers` takes it: B sequences of length L."""
+
+    input_ids: Tensor  # (B, L)
+    token_type_ids: Tensor  # (B, L)
+    attention_mask: Tensor  # (B, L)
+    labels: Tensor  # (B, L)
+    next_sentence_label: Tensor  # (B,)
+
+
+Who = Literal["bertie", "transformers", "transformers gathered"]
+WHO: tuple[Who, ...] = ("transformers", "transformers gathered", "bertie")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Way:
+    """Who trains, and how."""
+
+    who: Who
+    precision: Literal["fp32", "bf16"]
+    is_compiled: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.who} {self.precision}{' compiled' if self.is_compiled else ''}"
+
+
+TrainStep = Callable[[int], Tensor]  # number of a batch -> loss
+
+
+def pad(batch: Batch, num_sequences: int, length: int) -> Padded:
+    """The first sequences of a flat batch, each in a row of its own."""
+    rows = torch.zeros(5, num_sequences, length, dtype=torch.int64)
+    labels = torch.full((len(batch.ids),), IGNORED)
+    labels[batch.predicted] = torch.where(batch.labels == IGNORED, labels[0], batch.labels)
+    flat = (batch.ids, batch.segments, torch.ones_like(batch.ids), labels)
+    rows[3] = IGNORED
+    for n in range(num_sequences):
+        start, end = int(batch.bounds[n]), int(batch.bounds[n + 1])
+        for kind, values in enumerate(flat):
+            rows[kind, n, : end - start] = values[start:end]
+    return Padded(rows[0], rows[1], rows[2], rows[3], batch.pair_labels[:num_sequences])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Data:
+    """The same instances for both, one micro-batch a step."""
+
+    steps: list[Step]
+    padded: list[Padded]
+
+    def describe(self) -> dict[str, Any]:
+        num_sequences, length = self.padded[0].input_ids.shape
+        num_tokens = sum(step.num_tokens for step in self.steps)
+        num_predicted = sum(step.num_targets["mlm"] for step in self.steps)
+        return {
+            "length": length,
+            "sequences_a_step": num_sequences,
+            "mean_length": round(num_tokens / num_sequences / len(self.steps), 1),
+            "predicted_a_step": round(num_predicted / len(self.steps), 1),
+        }
+
+    def count_flops(self, config: ModelConfig, number: int) -> int:
+        """Useful ones of a step: nothing for padding, the MLM head only where it is needed."""
+        layers, hidden, vocab = config.num_layers, config.hidden_size, config.vocab_size
+        lengths = self.padded[number].attention_mask.sum(1)  # (B,)
+        layer_flops = 72 * hidden**2 * int(lengths.sum()) + 12 * hidden * int((lengths**2).sum())
+        head_flops = 6 * self.steps[number].num_targets["mlm"] * (vocab * hidden + hidden**2)
+        return layers * layer_flops + head_flops
+
+
+def make_data(store: Store, options: argparse.Namespace) -> Data:
+    """The first steps of a run; of fixed shapes on a GPU."""
+    loader = LoaderConfig(
+        batch_size=options.batch,
+        micro_tokens=options.batch * options.length,
+        fill=options.device == "cuda",
+    )
+    config = DataConfig(instances=InstanceConfig(max_length=options.length), loader=loader)
+    with Loader(store, config) as made:
+        steps = [made.step(number) for number in range(options.rounds * options.steps)]
+    assert all(len(step.micro_batches) == 1 for step in steps)
+    batches = [step.micro_batches[0] for step in steps]
+    return Data(
+        steps=steps, padded=[pad(batch, options.batch, options.length) for batch in batches]
+    )
+
+
+def make_peer(model: Bert) -> transformers.BertForPreTraining:
+    """Theirs, with our weights."""
+    config = transformers.BertConfig(**make_config(model, torch.float32))
+    peer = transformers.BertForPreTraining(config)
+    assert peer.config._attn_implementation == "sdpa"
+    missing, unexpected = peer.load_state_dict(from_ours(model), strict=False)
+    tied = {"cls.predictions.decoder.weight", "cls.predictions.decoder.bias"}
+    assert set(missing) <= tied and not unexpected, (missing, unexpected)
+    peer.tie_weights()
+    return peer
+
+
+def make_groups(model: nn.Module) -> list[dict[str, Any]]:
+    parameters = list(model.parameters())
+    return [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.01},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+
+
+def make_ours(model: Bert, way: Way, steps: list[Step], device: torch.device) -> TrainStep:
+    batches = [step.micro_batches[0].to(device) for step in steps]
+    optimizer = BertOptimizer(model, OptimConfig(name="adamw"))
+    run: nn.Module = torch.compile(model) if way.is_compiled else model  # type: ignore[assignment]
+
+    def train_step(number: int) -> Tensor:
+        batch, num_targets = batches[number], steps[number].num_targets
+        with torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "bf16"):
+            rows, pair_logits = run(*batch[:5], predicted=batch.predicted, is_projected=False)
+            mlm = linear_cross_entropy(rows, *model.output_layer(), batch.labels)
+            nsp = cross_entropy(pair_logits, batch.pair_labels)
+        loss = mlm.total / num_targets["mlm"] + nsp.total / num_targets["nsp"]
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        optimizer.step(RATE)
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return train_step
+
+
+def make_theirs(
+    peer: transformers.BertForPreTraining, way: Way, batches: list[Padded], device: torch.device
+) -> TrainStep:
+    moved = [Padded._make(part.to(device) for part in batch) for batch in batches]
+    optimizer = torch.optim.AdamW(make_groups(peer), lr=RATE, eps=1e-6, fused=True)
+    forward = gathered_loss if way.who == "transformers gathered" else usual_loss
+    run: Any = torch.compile(peer) if way.is_compiled else peer
+
+    def train_step(number: int) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "bf16"):
+            loss = forward(run, moved[number])
+        loss.backward()
+        nn.utils.clip_grad_norm_(peer.parameters(), MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return train_step
+
+
+def usual_loss(peer: Any, batch: Padded) -> Tensor:
+    loss: Tensor = peer(**batch._asdict()).loss
+    return loss
+
+
+def gathered_loss(peer: Any, batch: Padded) -> Tensor:
+    """Their encoder and their heads, the large one on the predicted tokens only."""
+    hidden, pooled = peer.bert(
+        batch.input_ids, token_type_ids=batch.token_type_ids, attention_mask=batch.attention_mask
+    )[:2]
+    is_predicted = batch.labels != IGNORED
+    logits = peer.cls.predictions(hidden[is_predicted])
+    pairs = peer.cls.seq_relationship(pooled)
+    return nn.functional.cross_entropy(
+        logits.float(), batch.labels[is_predicted]
+    ) + nn.functional.cross_entropy(pairs.float(), batch.next_sentence_label)
+
+
+@contextmanager
+def still(model: nn.Module) -> Iterator[None]:
+    model.eval()
+    yield
+    model.train()
+
+
+@torch.no_grad()
+def check_same_loss(
+    model: Bert, peer: transformers.BertForPreTraining, data: Data, device: torch.device
+) -> None:
+    """Both compute the same thing: without dropout the losses are equal."""
+    step, batch = data.steps[0], data.steps[0].micro_batches[0].to(device)
+    padded = Padded._make(part.to(device) for part in data.padded[0])
+    with still(model), still(peer):
+        logits = model(*batch[:5], predicted=batch.predicted)
+        ours = cross_entropy(logits[0], batch.labels).total / step.num_targets["mlm"]
+        ours += cross_entropy(logits[1], batch.pair_labels).total / step.num_targets["nsp"]
+        for theirs in (usual_loss(peer, padded), gathered_loss(peer, padded)):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def make_way(way: Way, config: ModelConfig, data: Data, device: torch.device) -> TrainStep:
+    generator = torch.Generator().manual_seed(0)
+    model = Bert(config, ("masked_lm", "next_sentence"), generator=generator).to(device)
+    if way.who == "bertie":
+        return make_ours(model.train(), way, data.steps, device)
+    peer = make_peer(model).to(device)
+    check_same_loss(model, peer, data, device)
+    return make_theirs(peer.train(), way, data.padded, device)
+
+
+def time_turn(train_step: TrainStep, numbers: range, device: torch.device) -> float:
+    """Seconds of the steps."""
+    synchronise(device)
+    started_at = time.perf_counter()
+    for number in numbers:
+        loss = train_step(number)
+    synchronise(device)
+    taken_s = time.perf_counter() - started_at
+    assert torch.isfinite(loss)
+    return taken_s
+
+
+def synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def measure(
+    ways: list[Way], config: ModelConfig, data: Data, options: argparse.Namespace
+) -> dict[str, list[float]]:
+    """Seconds of each turn of each way; turn r of all of them is of the same steps."""
+    device = torch.device(options.device)
+    runs = {way.name: make_way(way, config, data, device) for way in ways}
+    for run in runs.values():
+        time_turn(run, range(options.steps), device)  # memory, threads, compilation
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for turn in range(options.rounds):
+        numbers = range(turn * options.steps, (turn + 1) * options.steps)
+        shift = turn % len(ways)
+        for way in ways[shift:] + ways[:shift]:
+            seconds[way.name].append(time_turn(runs[way.name], numbers, device))
+    return seconds
+
+
+def summarise(
+    seconds: dict[str, list[float]], config: ModelConfig, data: Data, num_steps: int
+) -> list[dict[str, Any]]:
+    """One row a way: its speed, and of ours how many times the speed of each of the peer's."""
+    turns = range(0, len(data.steps), num_steps)
+    tokens = [sum(step.num_tokens for step in data.steps[t : t + num_steps]) for t in turns]
+    flops = [sum(data.count_flops(config, t + n) for n in range(num_steps)) for t in turns]
+    rows = []
+    for name, taken in seconds.items():
+        rates = [num / taken_s for num, taken_s in zip(tokens, taken, strict=True)]
+        gigaflops = [num / taken_s / 1e9 for num, taken_s in zip(flops, taken, strict=True)]
+        row = {
+            "way": name,
+            "tokens_per_s": {"median": round(median(rates)), "best": round(max(rates))},
+            "milliseconds_a_step": round(median(taken) / num_steps * 1000, 1),
+            "useful_gigaflops_per_s": round(median(gigaflops), 1),
+        }
+        if name.startswith("bertie"):
+            row["times_the_speed_of"] = {
+                other: compare(theirs, taken)
+                for other, theirs in seconds.items()
+                if other.startswith("transformers")
+            }
+        rows.append(row)
+    return rows
+
+
+def compare(theirs: list[float], ours: list[float]) -> dict[str, float]:
+    """How many times as fast we are: in the median round, in half of all, best turn to best."""
+    ratios = [their_s / our_s for their_s, our_s in zip(theirs, ours, strict=True)]
+    lower, middle, upper = quantiles(ratios)
+    return {
+        "median": round(middle, 2),
+        "lower_quartile": round(lower, 2),
+        "upper_quartile": round(upper, 2),
+        "best_to_best": round(min(theirs) / min(ours), 2),
+    }
+
+
+def show(size: str, rows: list[dict[str, Any]]) -> None:
+    print(f"{size}:")
+    for row in rows:
+        rates, taken_ms = row["tokens_per_s"], row["milliseconds_a_step"]
+        print(f"  {row['way']:36} {rates['median']:9,} tokens/s, best {rates['best']:9,}", end="")
+        print(f" {taken_ms:8.1f} ms {row['useful_gigaflops_per_s']:10,.1f} GFLOP/s")
+        for other, ratio in row.get("times_the_speed_of", {}).items():
+            half = f"{ratio['lower_quartile']} .. {ratio['upper_quartile']}"
+            print(f"    {ratio['median']:5.2f}x {other} ({half}; best {ratio['best_to_best']})")
+
+
+def choose_ways(options: argparse.Namespace) -> list[Way]:
+    return [
+        Way(who=who, precision=precision, is_compiled=is_compiled)
+        for precision in options.precisions
+        for is_compiled in ((False, True) if options.compile else (False,))
+        for who in WHO
+        if not (is_compiled and who == "transformers gathered")
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--store", type=Path, help="of `bertie prepare`; without: one is made up")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--sizes", nargs="+", default=["tiny", "mini"])
+    parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"])
+    parser.add_argument("--compile", action="store_true", help="both, also with torch.compile")
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=32, help="sequences a step")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=3, help="of a turn")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    with TemporaryDirectory() as folder:
+        store = (
+            open_store(options.store)
+            if options.store
+            else write_store(Path(folder) / "store", TOKENS_MADE_UP)
+        )
+        data = make_data(store, options)
+    result: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        "threads": options.threads,
+        "store": "prepared from English text" if options.store else "made up",
+        **data.describe(),
+        "rounds": options.rounds,
+        "steps_a_turn": options.steps,
+        "sizes": {},
+    }
+    print(", ".join(f"{key} {value}" for key, value in result.items() if key != "sizes"))
+    for size in options.sizes:
+        config = named_size(size, vocab_size=store.manifest.vocab_size)
+        seconds = measure(choose_ways(options), config, data, options)
+        result["sizes"][size] = summarise(seconds, config, data, options.steps)
+        show(size, result["sizes"][size])
+    packages = machine.describe("torch", "transformers", "numpy")
+    print("saved", machine.save(f"train-step-{options.device}", packages, result))
+
+
+if __name__ == "__main__":
+    main()
