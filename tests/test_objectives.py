@@ -59,6 +59,54 @@ def test_ignored_labels_count_nowhere(logits: torch.Tensor) -> None:
     assert filled.num_targets == plain.num_targets == 8
 
 
+# Losses of the tasks.
+
+
+def test_a_segments_softmax_is_torchs_on_each_segment(logits: torch.Tensor) -> None:
+    scores = (100 * logits[:, 0]).requires_grad_()  # large, so that exp would overflow
+    bounds, targets = torch.tensor([0, 1, 4, 11]), torch.tensor([0, 2, 3])
+    weights = torch.tensor([1.0, 0.0, 2.5])
+    term = segment_cross_entropy(scores, bounds, targets, weights)
+    losses = torch.stack(
+        [
+            F.cross_entropy(scores[a:b].float(), target)
+            for a, b, target in ((0, 1, targets[0]), (1, 4, targets[1]), (4, 11, targets[2]))
+        ]
+    )
+    torch.testing.assert_close(term.total, (losses * weights).sum())
+    (one,) = torch.autograd.grad(term.total, scores, retain_graph=True)
+    (two,) = torch.autograd.grad((losses * weights).sum(), scores)
+    torch.testing.assert_close(one, two)
+    assert float(term.num_targets) == 3.5
+
+
+def test_spans_are_the_mean_of_start_and_end(logits: torch.Tensor) -> None:
+    bounds, targets = torch.tensor([0, 4, 11]), torch.tensor([[0, 3], [6, 6]])
+    term = span_cross_entropy(logits[:, :2], bounds, targets, torch.ones(2))
+    start = F.cross_entropy(logits[:4, 0].float(), torch.tensor(0))
+    start += F.cross_entropy(logits[4:, 0].float(), torch.tensor(6))
+    end = F.cross_entropy(logits[:4, 1].float(), torch.tensor(3))
+    end += F.cross_entropy(logits[4:, 1].float(), torch.tensor(6))
+    torch.testing.assert_close(term.total, (start + end) / 2)
+
+
+def test_weights_add_up_over_parts(logits: torch.Tensor) -> None:
+    weights = torch.linspace(0, 2, 11)
+    many = torch.arange(77).reshape(11, 7).remainder(3).eq(0).float()
+    for loss, labels in (
+        (weighted_cross_entropy, LABELS),
+        (binary_cross_entropy, many),
+        (lambda x, y, w: squared_error(x[:, 0], y, w), torch.linspace(-1, 1, 11)),
+    ):
+        whole = loss(logits, labels, weights)
+        parts = [loss(logits[a:b], labels[a:b], weights[a:b]) for a, b in ((0, 5), (5, 5), (5, 11))]
+        torch.testing.assert_close(sum(part.total for part in parts), whole.total)
+        torch.testing.assert_close(sum(part.num_targets for part in parts), weights.sum())
+    mean = F.binary_cross_entropy_with_logits(logits.float(), many)
+    term = binary_cross_entropy(logits, many, torch.ones(11))
+    torch.testing.assert_close(term.total / term.num_targets, mean)
+
+
 class Layer:
     """An output layer whose width is no round number, and rows for it; the labels are LABELS."""
 
@@ -135,51 +183,3 @@ def test_without_gradients_there_is_a_loss_all_the_same() -> None:
         fused = layer.fused()
     assert not fused.total.requires_grad
     torch.testing.assert_close(fused.total, layer.plain().total.detach())
-
-
-# Losses of the tasks.
-
-
-def test_a_segments_softmax_is_torchs_on_each_segment(logits: torch.Tensor) -> None:
-    scores = (100 * logits[:, 0]).requires_grad_()  # large, so that exp would overflow
-    bounds, targets = torch.tensor([0, 1, 4, 11]), torch.tensor([0, 2, 3])
-    weights = torch.tensor([1.0, 0.0, 2.5])
-    term = segment_cross_entropy(scores, bounds, targets, weights)
-    losses = torch.stack(
-        [
-            F.cross_entropy(scores[a:b].float(), target)
-            for a, b, target in ((0, 1, targets[0]), (1, 4, targets[1]), (4, 11, targets[2]))
-        ]
-    )
-    torch.testing.assert_close(term.total, (losses * weights).sum())
-    (one,) = torch.autograd.grad(term.total, scores, retain_graph=True)
-    (two,) = torch.autograd.grad((losses * weights).sum(), scores)
-    torch.testing.assert_close(one, two)
-    assert float(term.num_targets) == 3.5
-
-
-def test_spans_are_the_mean_of_start_and_end(logits: torch.Tensor) -> None:
-    bounds, targets = torch.tensor([0, 4, 11]), torch.tensor([[0, 3], [6, 6]])
-    term = span_cross_entropy(logits[:, :2], bounds, targets, torch.ones(2))
-    start = F.cross_entropy(logits[:4, 0].float(), torch.tensor(0))
-    start += F.cross_entropy(logits[4:, 0].float(), torch.tensor(6))
-    end = F.cross_entropy(logits[:4, 1].float(), torch.tensor(3))
-    end += F.cross_entropy(logits[4:, 1].float(), torch.tensor(6))
-    torch.testing.assert_close(term.total, (start + end) / 2)
-
-
-def test_weights_add_up_over_parts(logits: torch.Tensor) -> None:
-    weights = torch.linspace(0, 2, 11)
-    many = torch.arange(77).reshape(11, 7).remainder(3).eq(0).float()
-    for loss, labels in (
-        (weighted_cross_entropy, LABELS),
-        (binary_cross_entropy, many),
-        (lambda x, y, w: squared_error(x[:, 0], y, w), torch.linspace(-1, 1, 11)),
-    ):
-        whole = loss(logits, labels, weights)
-        parts = [loss(logits[a:b], labels[a:b], weights[a:b]) for a, b in ((0, 5), (5, 5), (5, 11))]
-        torch.testing.assert_close(sum(part.total for part in parts), whole.total)
-        torch.testing.assert_close(sum(part.num_targets for part in parts), weights.sum())
-    mean = F.binary_cross_entropy_with_logits(logits.float(), many)
-    term = binary_cross_entropy(logits, many, torch.ones(11))
-    torch.testing.assert_close(term.total / term.num_targets, mean)

@@ -4,7 +4,7 @@ Masked LM and next sentence have different denominators; with sums and counts, m
 size and any number of processes add up to the exact mean.
 """
 
-# M predicted tokens   V pieces   D hidden size   T tokens   N sequences   C labels
+# M predicted tokens   V pieces   T tokens   N sequences   C labels   D hidden size
 # R rows of a block
 
 from typing import Any, NamedTuple

@@ -99,10 +99,7 @@ def settings_of(data: DataConfig, phase: Phase, train: TrainConfig) -> DataConfi
 def read_header(store: Store, data: DataConfig) -> Header:
     data = replace(data, loader=replace(data.loader, micro_tokens=0, fill=False))
     with Loader(store, data) as loader:
-        header = loader.header()
-    if header.num_instances == 0:
-        raise UserError(f"{store.folder} has no text to train on")
-    return header
+        return loader.header()
 
 
 def find_budget(
@@ -145,10 +142,12 @@ def find_fitting(
         batch = make_full_batch(num_tokens, length, model.config.vocab_size).to(world.device)
         dtype = DTYPES.get(train.precision)
         model.train()
-        with torch.autocast(world.device.type, dtype, enabled=dtype is not None):
-            terms = objective(model, batch)
-        torch.stack([term.total for term in terms.values()]).sum().backward()
-        model.zero_grad(set_to_none=True)
+        try:
+            with torch.autocast(world.device.type, dtype, enabled=dtype is not None):
+                terms = objective(model, batch)
+            torch.stack([term.total for term in terms.values()]).sum().backward()
+        finally:  # where memory ran out, too: the first step must not find gradients
+            model.zero_grad(set_to_none=True)
 
     found = find_micro_tokens(
         None if train.sharding == "full" else try_out,

@@ -14,8 +14,9 @@ from torch import nn
 
 import bertie
 from bertie.checkpoint.draft import draft_of
+from bertie.checkpoint.grow import open_grown
 from bertie.checkpoint.json_files import write_json
-from bertie.checkpoint.model_dir import open_model
+from bertie.checkpoint.model_dir import open_model, read_config
 from bertie.checkpoint.state import (
     Checkpoint,
     Counters,
@@ -34,6 +35,7 @@ from bertie.model.config import ModelConfig, train_flops
 from bertie.objectives import Term, cross_entropy
 from bertie.plan import Plan, make_plan
 from bertie.prepare import HELD_OUT
+from bertie.text.tokenizer import Tokenizer
 from bertie.train.budget import Phase
 from bertie.train.distributed import World, open_world
 from bertie.train.evaluate import evaluate_pretraining
@@ -132,7 +134,7 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
         model.to(world.device)
         stored = 0 if checkpoint is None else checkpoint.kept["micro_tokens"]
         plan = make_plan(
-            recipe.data,
+            data_of(recipe),
             recipe.phases,
             recipe.train,
             store=store,
@@ -167,7 +169,7 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
         run_phases(trainer, plan, store, world)
         if world.is_first:
             publish(out)
-        held_out = trainer.figures or trainer.look()
+        held_out = trainer.figures or trainer.evaluate(model)[0]
         return Pretrained(
             model=out / "model", counters=trainer.counters, held_out=held_out, unigram=unigram
         )
@@ -264,6 +266,8 @@ def make_model(
     else:
         config = replace(recipe.model or ModelConfig(), vocab_size=store.manifest.vocab_size)
         return Bert(config, recipe.heads, generator=generator), []
+    if recipe.pair is None and model.pooler is not None:
+        model.pooler.requires_grad_(False)  # kept for tasks; nothing here trains it
     for parameter in model.parameters():  # mapped from the file, which stays as it is
         parameter.data = parameter.data.clone()
     return model, notes
@@ -272,7 +276,34 @@ def make_model(
 def start_from(
     directory: Path, recipe: PretrainRecipe, store: Store, generator: torch.Generator
 ) -> tuple[Bert, list[str]]:
-    raise UserError("not yet")
+    """A trained model to go on with; where `grow` is set, made to fit the store and the phases."""
+    if recipe.grow:
+        grown = open_grown(
+            directory,
+            store.load_tokenizer(),
+            heads=recipe.heads,
+            max_positions=max(read_config(directory).max_positions, longest_of(recipe)),
+            generator=generator,
+        )
+        model, fresh = grown.model, grown.fresh
+        notes = [
+            f"starts from {directory}: {grown.num_kept:,} pieces kept, {grown.num_composed:,} made "
+            f"of others, {grown.num_random:,} new, {grown.num_left_out:,} left out; "
+            f"{grown.num_new_positions:,} positions more"
+        ]
+    else:
+        store.check_tokenizer(Tokenizer.load(directory))
+        opened = open_model(directory, heads=recipe.heads, generator=generator)
+        model, fresh, notes = opened.model, opened.fresh, [f"starts from {directory}"]
+    if fresh:
+        notes.append(f"{directory} lacks {', '.join(fresh)}: new, untrained")
+    return model, notes
+
+
+def longest_of(recipe: PretrainRecipe) -> int:
+    """Tokens of the longest sequences of all phases."""
+    lengths = [phase.max_length for phase in recipe.phases]
+    return max(lengths, default=recipe.data.instances.max_length)
 
 
 def begin_run(out: Path, settings: Mapping[str, Any], unigram: float, world: World) -> None:
@@ -323,7 +354,7 @@ def preflight(
             f"{plan.budget.amount * batch_size / header.num_instances:.1f} epochs"
         )
     else:
-        yield f"{plan.budget.amount:,.0f} {plan.budget.unit}"
+        yield f"{plan.budget.amount:,.12g} {plan.budget.unit}"
     yield f"guessing by frequency loses {unigram:.2f} nats a masked token"
     if warning := check_pairs(header.num_second, header.num_pairs):
         yield f"warning: {warning}"
@@ -370,6 +401,14 @@ def with_warnings(show: Show, unigram: float) -> Show:
 # --- what is learned, and how well ---
 
 
+def data_of(recipe: PretrainRecipe) -> DataConfig:
+    """The data of the recipe; where no masked LM is trained, nothing is hidden or replaced."""
+    if "mlm" in recipe.terms:
+        return recipe.data
+    whole = replace(recipe.data.masking, mask_share=0.0, random_share=0.0, keep_share=1.0)
+    return replace(recipe.data, masking=whole)
+
+
 def objective_of(recipe: PretrainRecipe) -> Callable[[nn.Module, Batch], dict[str, Term]]:
     terms = recipe.terms
 
@@ -389,7 +428,7 @@ class HeldOut:
     def __init__(
         self, store: Store, data: DataConfig, recipe: PretrainRecipe, world: World
     ) -> None:
-        self.recipe, self.world = recipe, world
+        self.recipe, self.world, self.pair = recipe, world, recipe.pair or "nsp"
         self.batches: list[Batch] = []
         tokenizer = store.load_tokenizer()
         self.mask_id = tokenizer.id(tokenizer.config.mask_token)
@@ -405,11 +444,12 @@ class HeldOut:
             model,
             self.batches,
             mask_id=self.mask_id,
-            pair=self.recipe.pair or "nsp",
+            pair=self.pair,
             world=self.world,
             dtype=DTYPES.get(self.recipe.train.precision),
         )
-        return figures, -figures.get("mask_loss", figures.get("nsp_loss", 0.0))
+        headlines = ("mask_loss", "mlm_loss", f"{self.pair}_loss")  # the first that is there
+        return figures, next((-figures[name] for name in headlines if name in figures), None)
 
 
 def held_out_batches(store: Store, data: DataConfig, world: World) -> Iterator[Batch]:

@@ -192,6 +192,20 @@ def test_a_dead_worker_is_an_error_that_says_so(store: Store) -> None:
             assert step.number < 100
 
 
+def test_workers_leave_it_to_their_parent_when_to_end(store: Store) -> None:
+    """A terminal or a cluster sends its signals to all processes of a run; the parent saves."""
+    with Loader(store, config_of(num_workers=2)) as loader:
+        for step in loader:
+            if step.number == 2:
+                assert loader._ahead is not None
+                for process in loader._ahead._workers._processes:
+                    os.kill(process.pid, signal.SIGTERM)
+                    os.kill(process.pid, signal.SIGINT)
+            if step.number == 12:
+                break
+    assert step.number == 12
+
+
 def test_an_error_of_a_worker_reaches_the_parent(tmp_path: Path) -> None:
     store = write_store(tmp_path, [[5, 9, 3]] * 40)
     config = config_of(num_workers=1)

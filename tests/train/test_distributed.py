@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bertie.checkpoint.state import find_checkpoint
+from bertie.checkpoint.state import find_checkpoint, list_checkpoints
 from bertie.data.store import Store
 from tests.data.stores import awkward, write_store
-from tests.train.test_loop import TINY, check_same_weights, metrics
-
-STILL = ("model.dropout=0.0", "model.attention_dropout=0.0")
+from tests.train.runs import STILL, TINY, check_same_weights, metrics
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +68,30 @@ def test_two_processes_are_one(
             assert one[figure] == pytest.approx(two[figure], rel=1e-5)
         for figure in ("tokens", "rate", "mlm_accuracy", "nsp_accuracy"):
             assert one[figure] == pytest.approx(two[figure], abs=1e-9)
+
+
+@pytest.mark.multi
+def test_a_run_goes_on_with_another_number_of_processes(
+    store: Store, tmp_path: Path, alone: list[dict]
+) -> None:
+    """One process for 10 of the 20 steps, then two, then one again."""
+    out, stops = tmp_path / "run", [(1, 10), (2, 15), (1, 20)]
+    for processes, last in stops:
+        train_until(store, out, last, processes=processes)
+        assert find_checkpoint(out).counters.step == last
+    assert len(metrics(out)) == len(alone) == 20
+    for one, other in zip(alone, metrics(out), strict=True):
+        for figure in ("mlm_loss", "nsp_loss", "norm"):
+            assert one[figure] == pytest.approx(other[figure], rel=1e-5)
+
+
+def train_until(store: Store, out: Path, last: int, *, processes: int) -> None:
+    """Trains, and then forgets all that came after a step, as if it had been killed there."""
+    sets = (*STILL, "train.keep=9", "data.loader.micro_tokens=400")
+    train(store, out, *sets, processes=processes)
+    for folder in list_checkpoints(out):
+        if int(folder.name.removeprefix("step-")) > last:
+            shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("sharding", ["none", pytest.param("full", marks=pytest.mark.multi)])

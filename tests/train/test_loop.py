@@ -1,8 +1,10 @@
 """Training: exact under accumulation, the same after a stop, refused where it cannot go on."""
 
-import json
-from dataclasses import replace
+import signal
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,55 +12,25 @@ from safetensors.torch import load_file
 
 from bertie.checkpoint.model_dir import open_model
 from bertie.checkpoint.state import find_checkpoint, list_checkpoints
-from bertie.config import read_recipe
 from bertie.data.store import Store
 from bertie.errors import UserError
-from bertie.pretrain import Pretrained, PretrainRecipe, pretrain
-from tests.data.stores import awkward, write_store
-
-TINY = (
-    "model.num_layers=2",
-    "model.hidden_size=12",
-    "model.num_heads=3",
-    "model.max_positions=40",
-    "data.instances.max_length=32",
-    "data.loader.batch_size=12",
-    "data.loader.micro_tokens=400",
-    "optim.peak=0.002",
-    "optim.warmup=0.2",
-    "train.budget=20 steps",
-    "train.evaluate_every=1000",
-    "train.save_every=5",
-    "train.log_every=1",
+from bertie.train import loop
+from bertie.train.loop import FIRST_SCALE, Stopped, Trainer
+from bertie.train.optim import OptimConfig, rate
+from tests.train.runs import (
+    STILL,
+    check_same_weights,
+    metrics,
+    recipe,
+    run,
+    run_until,
+    write_text_store,
 )
-TIMES = {"seconds", "tokens_per_s"}
-
-
-def recipe(*sets: str) -> PretrainRecipe:
-    return read_recipe(PretrainRecipe, None, [*TINY, *sets])
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return write_store(tmp_path_factory.mktemp("train") / "store", awkward() * 2)
-
-
-def run(store: Store, out: Path, settings: PretrainRecipe, **more) -> Pretrained:  # type: ignore[no-untyped-def]
-    return pretrain(replace(settings, store=store.folder, out=out), **more)
-
-
-def metrics(run: Path) -> list[dict]:
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
-
-
-def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_file(folder / "model" / "model.safetensors")
-
-
-def check_same_weights(one: Path, two: Path) -> None:
-    for name, weight in weights(one).items():
-        assert torch.equal(weight, weights(two)[name]), name
+    return write_text_store(tmp_path_factory.mktemp("train") / "store", num_held_out=0)
 
 
 def test_a_run_leaves_metrics_checkpoints_and_a_model(store: Store, tmp_path: Path) -> None:
@@ -74,28 +46,39 @@ def test_a_run_leaves_metrics_checkpoints_and_a_model(store: Store, tmp_path: Pa
 def test_stopped_and_resumed_is_never_stopped(store: Store, tmp_path: Path, name: str) -> None:
     settings = recipe(f"optim.name={name}")  # with dropout
     run(store, tmp_path / "whole", settings)
-
-    def stop(line: dict) -> None:
-        if line.get("step") == 13:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        run(store, tmp_path / "stopped", settings, show=stop)
+    run_until(store, tmp_path / "stopped", settings, 13)
     assert find_checkpoint(tmp_path / "stopped").counters.step == 10
     run(store, tmp_path / "stopped", settings)
     assert metrics(tmp_path / "stopped") == metrics(tmp_path / "whole")
     check_same_weights(tmp_path / "stopped", tmp_path / "whole")
 
 
-def test_micro_batches_change_nothing(store: Store, tmp_path: Path) -> None:
-    still = ("model.dropout=0.0", "model.attention_dropout=0.0")
-    for tokens in (100, 10_000):
-        settings = recipe(*still, f"data.loader.micro_tokens={tokens}")
+def test_one_batch_of_64_is_four_of_16(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts = watch_steps(monkeypatch, lambda step: len(step.micro_batches))
+    traces = {}
+    for tokens in (64 * 32, 520):
+        settings = recipe(*STILL, "data.loader.batch_size=64", f"data.loader.micro_tokens={tokens}")
         run(store, tmp_path / str(tokens), settings)
-    small, large = metrics(tmp_path / "100"), metrics(tmp_path / "10000")
-    for one, other in zip(small, large, strict=True):
+        traces[tokens] = metrics(tmp_path / str(tokens))
+    assert counts == [1] * 20 + [4] * 20
+    for one, other in zip(*traces.values(), strict=True):
         for name in ("mlm_loss", "nsp_loss", "norm"):
             assert one[name] == pytest.approx(other[name], rel=1e-5)
+        assert one["mlm_accuracy"] == other["mlm_accuracy"]
+
+
+def watch_steps(monkeypatch: pytest.MonkeyPatch, look: Callable[[Any], Any]) -> list[Any]:
+    """What `look` says of each step, as it is taken."""
+    seen, take = [], Trainer.take
+
+    def note(self: Trainer, step: Any) -> Any:
+        seen.append(look(step))
+        return take(self, step)
+
+    monkeypatch.setattr(Trainer, "take", note)
+    return seen
 
 
 def test_only_what_the_objective_trains_is_built(store: Store, tmp_path: Path) -> None:
@@ -121,28 +104,246 @@ def test_other_settings_are_refused_by_name(store: Store, tmp_path: Path) -> Non
         run(store, tmp_path, recipe("optim.peak=0.1"))
 
 
-def test_a_gradient_that_is_not_finite_is_skipped_and_then_ends_the_run(
+# The tiny run without dropout, on one thread; any change here changes what everybody learns.
+GOLDEN = {
+    "mlm_loss": [
+        4.59156, 4.59586, 4.59176, 4.53417, 4.50888, 4.45915, 4.36794, 4.29031, 4.24298, 4.16814,
+        4.14271, 4.12741, 4.06189, 4.07805, 4.01588, 4.02791, 4.05718, 4.01229, 3.98987, 3.99721,
+    ],
+    "nsp_loss": [
+        0.692966, 0.693237, 0.692221, 0.695097, 0.685352, 0.698426, 0.688148, 0.693958, 0.686640,
+        0.694570, 0.675287, 0.683763, 0.725404, 0.655099, 0.697084, 0.712653, 0.712354, 0.725990,
+        0.724106, 0.709269,
+    ],
+}  # fmt: skip
+
+
+def test_the_golden_trace(store: Store, tmp_path: Path) -> None:
+    run(store, tmp_path, recipe(*STILL))
+    for name, expected in GOLDEN.items():
+        assert [line[name] for line in metrics(tmp_path)] == pytest.approx(expected, rel=1e-4)
+
+
+# --- what is not finite ---
+
+
+def break_norms(monkeypatch: pytest.MonkeyPatch, *bad: int) -> None:
+    """The gradients of these steps, counted from 0, are not finite."""
+    backward, seen = Trainer.backward, []
+
+    def broken(self: Trainer, step: Any) -> dict[str, Any]:
+        sums = backward(self, step)
+        seen.append(step.number)
+        if len(seen) - 1 in bad:
+            next(self.model.parameters()).grad[0] = torch.nan
+        return sums
+
+    monkeypatch.setattr(Trainer, "backward", broken)
+
+
+def test_a_step_that_is_not_finite_is_skipped_and_counted(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bertie.train import loop
+    break_norms(monkeypatch, 3, 4, 5, 6, 8)
+    before: dict[int, torch.Tensor] = {}
+    take = Trainer.take
 
-    clip = torch.nn.utils.clip_grad_norm_
-    bad = {3, *range(10, 20)}
-    seen: list[int] = []
+    def note(self: Trainer, step: Any) -> int:
+        before[step.number] = self.model.layers[0].attention.qkv.weight.detach().clone()
+        return take(self, step)
 
-    def broken(parameters, max_norm):  # type: ignore[no-untyped-def]
-        seen.append(len(seen))
-        return torch.tensor(float("nan")) if seen[-1] in bad else clip(parameters, max_norm)
+    monkeypatch.setattr(Trainer, "take", note)
+    made = run(store, tmp_path, recipe("train.budget=12 steps"))
+    assert made.counters.skipped == 5 and made.counters.step == 12
+    assert [line["skipped"] for line in metrics(tmp_path)] == [0, 0, 0, 1, 2, 3, 4, 4, 5, 5, 5, 5]
+    moved = [not torch.equal(before[n], before[n + 1]) for n in range(11)]
+    assert [n for n in range(1, 11) if not moved[n]] == [3, 4, 5, 6, 8]
+    assert "norm" not in metrics(tmp_path)[3] and "mlm_loss" not in metrics(tmp_path)[3]
 
-    monkeypatch.setattr(loop.nn.utils, "clip_grad_norm_", broken)
-    with pytest.raises(
-        UserError,
-        match="not finite in 5 steps in a row, the last was 14",
-    ):
-        run(store, tmp_path, recipe())
-    assert metrics(tmp_path)[9]["skipped"] == 1
-    batch = load_file(tmp_path / "bad-step-14-rank-0.safetensors")
+
+def test_five_in_a_row_end_the_run_with_the_batch_saved(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_norms(monkeypatch, 3, *range(10, 20))
+    shown: list[Mapping[str, Any]] = []
+    with pytest.raises(UserError, match=r"not finite in 5 steps in a row, the last was 15; .*peak"):
+        run(store, tmp_path, recipe(), show=shown.append)
+    assert find_checkpoint(tmp_path).counters.step == 10
+    assert metrics(tmp_path)[-1]["skipped"] == 6
+    assert any("4 of 13 steps were skipped" in line.get("warning", "") for line in shown)
+    batch = load_file(tmp_path / "bad-step-15-rank-0.safetensors")
     assert batch["0.ids"].shape == batch["0.segments"].shape and len(batch["0.labels"])
+
+
+def test_skipped_steps_are_the_same_after_a_stop(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        break_norms(patch, 7)
+        run(store, tmp_path / "whole", recipe())
+    with monkeypatch.context() as patch:
+        break_norms(patch, 7)
+        run_until(store, tmp_path / "stopped", recipe(), 12)
+    run(store, tmp_path / "stopped", recipe())  # the optimizer has counted 9 steps of 10
+    assert metrics(tmp_path / "stopped") == metrics(tmp_path / "whole")
+    check_same_weights(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_an_overflow_halves_the_scale_and_ends_nothing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    break_norms(monkeypatch, *range(8))  # more than five
+    settings = recipe("train.precision=fp16", "train.budget=12 steps")
+    run_until(store, tmp_path, settings, 11)
+    counters = find_checkpoint(tmp_path).counters
+    assert counters.skipped == 8 and counters.loss_scale == FIRST_SCALE / 2**8
+    assert counters.scaled_steps == 2
+    made = run(store, tmp_path, settings)
+    assert made.counters.loss_scale == FIRST_SCALE / 2**8 and made.counters.scaled_steps == 4
+
+
+def test_the_scale_grows_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "SCALE_GROWS_AFTER", 4)
+    made = run(store, tmp_path, recipe("train.precision=fp16", "train.budget=9 steps"))
+    assert made.counters.loss_scale == FIRST_SCALE * 4 and made.counters.scaled_steps == 1
+    assert made.counters.skipped == 0
+
+
+def test_without_a_scale_five_in_a_row_end_a_run_in_fp16_too(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "FIRST_SCALE", 2.0)
+    break_norms(monkeypatch, *range(20))
+    with pytest.raises(UserError, match="not finite in 5 steps in a row, the last was 6"):
+        run(store, tmp_path, recipe("train.precision=fp16"))
+
+
+# --- precision, compiling, recomputing ---
+
+
+def learn(store: Store, out: Path, precision: str) -> list[float]:
+    sets = (*STILL, "train.budget=40 steps", "train.log_every=10", "optim.peak=0.02")
+    run(store, out, recipe(*sets, f"train.precision={precision}"))
+    assert metrics(out)[-1]["skipped"] == 0
+    return [line["mlm_loss"] for line in metrics(out)]
+
+
+def test_every_precision_learns_the_same(store: Store, tmp_path: Path) -> None:
+    full = learn(store, tmp_path / "fp32", "fp32")
+    assert full[-1] < 0.9 * full[0]
+    for precision in ("bf16", "fp16"):
+        half = learn(store, tmp_path / precision, precision)
+        assert half == pytest.approx(full, rel=0.02) and half != full
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_recomputing_changes_not_a_bit(store: Store, tmp_path: Path, precision: str) -> None:
+    for recompute in ("false", "true"):  # with dropout
+        settings = recipe(f"train.recompute={recompute}", f"train.precision={precision}")
+        run(store, tmp_path / recompute, settings)
+    assert metrics(tmp_path / "true") == metrics(tmp_path / "false")
+    check_same_weights(tmp_path / "true", tmp_path / "false")
+
+
+def test_a_compiled_model_is_compiled_once_and_learns_the_same(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+        graphs.append([tuple(tensor.shape) for tensor in inputs])
+        return graph.forward
+
+    compile_with = torch.nn.Module.compile
+    monkeypatch.setattr(
+        torch.nn.Module, "compile", lambda self, **more: compile_with(self, backend=count, **more)
+    )
+    torch._dynamo.reset()
+    shapes = watch_steps(
+        monkeypatch,
+        lambda step: {
+            tuple(part.shape for part in batch if isinstance(part, torch.Tensor))
+            for batch in step.micro_batches
+        },
+    )
+    run(store, tmp_path / "compiled", recipe(*STILL, "train.compile=true"))
+    torch._dynamo.reset()
+    assert len(set.union(*shapes)) == 1 and len(graphs) == 1
+    run(store, tmp_path / "plain", recipe(*STILL))
+    for one, other in zip(metrics(tmp_path / "compiled"), metrics(tmp_path / "plain"), strict=True):
+        assert one["mlm_loss"] == pytest.approx(other["mlm_loss"], rel=1e-5)
+
+
+# --- signals ---
+
+
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_the_step_it_comes_in(store: Store, tmp_path: Path, kind: int) -> None:
+    settings = recipe("train.log_every=7", "train.save_every=1000")
+    run(store, tmp_path / "whole", settings)
+
+    def send(line: Mapping[str, Any]) -> None:
+        if line.get("step") == 7:
+            signal.raise_signal(kind)
+
+    handlers = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with pytest.raises(Stopped, match=f"stopped by {signal.Signals(kind).name}; saved") as stopped:
+        run(store, tmp_path / "stopped", settings, show=send)
+    assert stopped.value.number == kind
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
+    assert find_checkpoint(tmp_path / "stopped").counters.step == 8  # in the middle of a line
+    assert len(metrics(tmp_path / "stopped")) == 1
+    run(store, tmp_path / "stopped", settings)
+    assert metrics(tmp_path / "stopped") == metrics(tmp_path / "whole")
+    check_same_weights(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_a_signal_at_the_end_of_a_phase_is_not_lost(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = Trainer.save
+
+    def save_and_send(self: Trainer) -> Path:
+        if self.counters.step == 10:
+            signal.raise_signal(signal.SIGTERM)
+        return save(self)
+
+    monkeypatch.setattr(Trainer, "save", save_and_send)
+    phases = "phases=[{share = 0.5, max_length = 16}, {share = 0.5, max_length = 32}]"
+    with pytest.raises(Stopped):
+        run(store, tmp_path, recipe(phases))
+    assert find_checkpoint(tmp_path).counters.step == 11
+
+
+# --- the learning rate follows the budget ---
+
+
+def test_in_minutes_the_rate_follows_the_clock(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = iter([0.0, 1.0, 3.0, 6.0, 10.0, 11.0, 29.0, 30.0, 99.0])
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    made = run(store, tmp_path, recipe("train.budget=0.5 minutes"))
+    config = OptimConfig(peak=0.002, warmup=0.2)
+    passed = [0.0, 1.0, 3.0, 6.0, 10.0, 11.0, 29.0]  # when each step began
+    expected = [rate(now / 30, config) for now in passed]
+    assert [line["rate"] for line in metrics(tmp_path)] == pytest.approx(expected)
+    assert made.counters.step == 7 and made.counters.seconds == 30.0
+
+
+def test_a_clock_that_was_stopped_goes_on(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = recipe("train.budget=1 minutes")
+    clock = iter(float(4 * n) for n in range(100))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    run_until(store, tmp_path, settings, 7)
+    assert find_checkpoint(tmp_path).counters.seconds == 20.0
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    made = run(store, tmp_path, settings)
+    assert made.counters.seconds == 60.0 and made.counters.step == 15
 
 
 def test_wrong_settings_are_refused(store: Store, tmp_path: Path) -> None:

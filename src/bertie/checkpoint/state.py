@@ -5,6 +5,7 @@ all, and is verified before it is used.
 """
 
 import hashlib
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -134,11 +135,12 @@ def find_best(run: Path) -> Path | None:
 
 
 def read_score(folder: Path) -> float | None:
+    """None: not evaluated, or the model had diverged, or the folder is half deleted."""
     try:
         score: float | None = read_json(folder / STATE)["score"]
-        return score
-    except (UserError, OSError, KeyError):  # half deleted
+    except (UserError, OSError, KeyError):
         return None
+    return score if score is not None and math.isfinite(score) else None
 
 
 def find_checkpoint(run: Path) -> Checkpoint | None:

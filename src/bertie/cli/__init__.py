@@ -6,7 +6,6 @@ Parts are imported inside the verbs: `bertie --help` is instant and loads no tor
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
@@ -358,13 +357,10 @@ def pretrain(
     from bertie.train.log import describe_figures, watch
     from bertie.train.loop import Stopped
 
-    settings = read_recipe(PretrainRecipe, recipe, sets or [])
-    settings = replace(
-        settings,
-        store=store or settings.store,
-        out=out or settings.out,
-        start=start or settings.start,
-    )
+    # Quoted, so that a folder named 5 is no number.
+    folders = {"store": store, "out": out, "start": start}
+    shorthands = [f"{name}='''{folder}'''" for name, folder in folders.items() if folder]
+    settings = read_recipe(PretrainRecipe, recipe, [*(sets or []), *shorthands])
     if not resume:
         check_new(settings)
     try:

@@ -80,7 +80,7 @@ class Workers:
     def stop(self) -> None:
         """Ends the workers; who waits for one of them learns of its death."""
         for process in self._processes:
-            process.terminate()
+            process.kill()  # they do not listen to anything milder, and hold nothing
         for process in self._processes:
             process.join()
 
@@ -94,7 +94,8 @@ def work(
     connection: Connection, folder: Path, config: DataConfig, rank: int, world_size: int
 ) -> None:
     """Answers numbers with steps, until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to end
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a run: the parent
+        signal.signal(number, signal.SIG_IGN)  # saves first, and needs the step it waits for
     try:
         steps = Steps(open_store(folder), config, rank=rank, world_size=world_size, processes=1)
         while True:

@@ -4,6 +4,7 @@
 Budget(amount=100000000.0, unit='tokens')
 """
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -28,8 +29,8 @@ class Budget:
         """Reads "1000 steps", "3 epochs", "2.5B tokens", "30 minutes"."""
         found = PATTERN.fullmatch(text.strip())
         unit = "" if found is None else found[3] if found[3].endswith("s") else f"{found[3]}s"
-        amount = 0.0 if found is None else float(found[1]) * SCALES[found[2]]
-        if unit not in get_args(Unit) or amount <= 0:
+        amount = 0.0 if found is None else float(found[1].replace("_", "")) * SCALES[found[2]]
+        if unit not in get_args(Unit) or not 0 < amount < math.inf:
             raise UserError(
                 f'a budget is a number and a unit, such as "1000 steps", "3 epochs", '
                 f'"500M tokens" or "30 minutes"; found {text!r}'

@@ -1,6 +1,7 @@
 """What a device can do: memory left, and operations a second."""
 
 import os
+import re
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ def find_peak(device: torch.device, precision: str) -> float | None:
     if device.type != "cuda" or precision == "fp32":
         return None
     name = torch.cuda.get_device_name(device)
-    return next((peak for word, peak in PEAKS.items() if word in name), None)
+    return next((PEAKS[word] for word in re.split(r"[\s-]+", name) if word in PEAKS), None)
 
 
 def find_free_bytes(device: torch.device) -> int:

@@ -1,6 +1,7 @@
 """What one sees of a run: metrics.jsonl, TensorBoard if wanted, lines or a bar on the screen."""
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,7 +43,8 @@ class Log:
             self.last = Counters(**state["last"])
         if not is_silent:
             keep_until(self.path, self.last.step if resume is None else resume.counters.step)
-        self.board = open_board(folder) if tensorboard and not is_silent else None
+        first = 0 if resume is None else resume.counters.step + 1
+        self.board = open_board(folder, first) if tensorboard and not is_silent else None
 
     def state(self) -> dict[str, Any]:
         """What the next line is the mean of, so far."""
@@ -62,11 +64,15 @@ class Log:
         rate: float,
         progress: float,
     ) -> None:
-        """Counts one step in; writes a line where one is due, and at the end."""
-        for name, total in sums.items():
-            self.totals[name] = self.totals.get(name, 0.0) + total
-        for term in {name.rpartition("_")[0] for name in sums}:
-            self.num_targets[term] = self.num_targets.get(term, 0) + num_targets[term]
+        """Counts one step in; writes a line where one is due, and at the end.
+
+        A step that was skipped, as its norm is not finite, is no part of the means.
+        """
+        if math.isfinite(norm):
+            for name, total in sums.items():
+                self.totals[name] = self.totals.get(name, 0.0) + total
+            for term in sorted({name.rpartition("_")[0] for name in sums}):
+                self.num_targets[term] = self.num_targets.get(term, 0) + num_targets[term]
         if counters.step % self.every and progress < 1:
             return
         means = {
@@ -75,7 +81,9 @@ class Log:
         }
         tokens_per_s = self.find_speed(counters)
         line = {"step": counters.step, "tokens": counters.tokens, **means}
-        line |= {"rate": rate, "norm": norm, "skipped": counters.skipped, "progress": progress}
+        line |= {"rate": rate, "skipped": counters.skipped, "progress": progress}
+        if math.isfinite(norm):
+            line["norm"] = norm  # JSON knows no other numbers
         line |= {"seconds": round(counters.seconds, 3), "tokens_per_s": round(tokens_per_s)}
         if self.peak_flops:
             line["mfu"] = round(tokens_per_s * self.flops_per_token / self.peak_flops, 4)
@@ -116,20 +124,28 @@ def keep_until(path: Path, step: int) -> None:
     if not path.is_file():
         return
     lines = path.read_text(encoding="utf-8").splitlines()
-    kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+    kept = [line for line in lines if is_until(line, step)]
     draft = path.with_suffix(".draft")
     draft.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
     draft.replace(path)
 
 
-def open_board(folder: Path) -> Any:
+def is_until(line: str, step: int) -> bool:
+    try:
+        return bool(json.loads(line)["step"] <= step)
+    except ValueError:  # cut off, where a disk was full
+        return False
+
+
+def open_board(folder: Path, first_step: int) -> Any:
+    """What it holds of `first_step` and later is hidden: it comes again."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise UserError(
             "train.tensorboard needs the package tensorboard: pip install 'bertie[tensorboard]'"
         ) from None
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=first_step)
 
 
 # --- on the screen ---
@@ -209,4 +225,6 @@ def describe_with_time(line: Mapping[str, Any]) -> str:
 def describe_left(line: Mapping[str, Any]) -> str:
     """The time left if it goes on as it did so far."""
     progress = line["progress"]
-    return f"{describe_time(line['seconds'] * (1 - progress) / progress)} left" if progress else ""
+    if not progress:
+        return ""
+    return f"{describe_time(line['seconds'] * max(0.0, 1 - progress) / progress)} left"

@@ -103,11 +103,10 @@ class Stopped(Exception):
 
 
 @contextmanager
-def catch_signals() -> Iterator[list[int]]:
-    """The signals that ask to end, as they come; a second one ends at once, as ever."""
-    caught: list[int] = []
+def catch_signals(caught: list[int]) -> Iterator[None]:
+    """Notes the signals that ask to end; a second one ends at once, as ever."""
     if threading.current_thread() is not threading.main_thread():
-        yield caught  # Python lets only the main thread catch them
+        yield  # Python lets only the main thread catch them
         return
 
     def note(number: int, frame: FrameType | None) -> None:
@@ -118,7 +117,7 @@ def catch_signals() -> Iterator[list[int]]:
     for kind in (signal.SIGTERM, signal.SIGINT):
         before[kind] = signal.signal(kind, note)
     try:
-        yield caught
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -154,6 +153,7 @@ class Trainer:
         if resume is not None:
             self._load(resume)
         self.num_skipped_in_a_row = 0
+        self.signals: list[int] = []  # one that comes between two phases counts in the next
         self.started_at = time.monotonic() - self.counters.seconds
         self.figures: dict[str, float] = {}  # of the last evaluation
         self.score: float | None = None  # of the weights as they are now
@@ -173,13 +173,13 @@ class Trainer:
 
     def run(self, steps: Iterable[GlobalStep], *, until: float = 1.0) -> None:
         """Trains until the progress is `until`, or the steps end."""
-        with catch_signals() as signals:
-            self._run(steps, until, signals)
+        with catch_signals(self.signals):
+            self._run(steps, until)
 
-    def _run(self, steps: Iterable[GlobalStep], until: float, signals: list[int]) -> None:
+    def _run(self, steps: Iterable[GlobalStep], until: float) -> None:
         self.spread.train()
         for step in steps:
-            signal_number = self.take(step, signals)
+            signal_number = self.take(step)
             is_end = self.progress >= until
             is_due = self.counters.step % self.config.save_every == 0
             if self.counters.step % self.config.evaluate_every == 0 or self.progress >= 1:
@@ -192,7 +192,7 @@ class Trainer:
             if is_end:
                 return
 
-    def take(self, step: GlobalStep, signals: list[int]) -> int:
+    def take(self, step: GlobalStep) -> int:
         """One step; the number of a signal that some rank has caught, or 0."""
         torch.manual_seed(self._seed_of(step.number))  # dropout: a function of step and rank
         learning_rate = rate(self.progress, self.optim)
@@ -202,10 +202,9 @@ class Trainer:
         if is_finite:
             self.optimizer.step(learning_rate)
         self.optimizer.zero_grad()
-        here = [max(signals, default=0), time.monotonic() - self.started_at]
-        numbers = self.world.sum(
-            [*(here if self.world.is_first else (here[0], 0.0)), *sums.values()]
-        )
+        signal_number = max(self.signals, default=0)
+        seconds = time.monotonic() - self.started_at if self.world.is_first else 0.0
+        numbers = self.world.sum([signal_number, seconds, *sums.values()])
         self.count(step, is_finite=is_finite, seconds=numbers[1])
         self.log.add(
             self.counters,
@@ -218,7 +217,7 @@ class Trainer:
         if self.num_skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
             self._give_up(step)
         self.score = None
-        return int(numbers[0]) and (max(signals, default=0) or signal.SIGTERM)
+        return int(numbers[0]) and (signal_number or signal.SIGTERM)
 
     def _seed_of(self, step: int) -> int:
         phase = self.counters.phase
@@ -272,17 +271,18 @@ class Trainer:
         )
 
     def _give_up(self, step: GlobalStep) -> None:
-        path = self.saving.folder / f"bad-step-{step.number}-rank-{self.world.rank}.safetensors"
+        number, rank = self.counters.step, self.world.rank
+        path = self.saving.folder / f"bad-step-{number}-rank-{rank}.safetensors"
         tensors = {
-            f"{number}.{name}": value
-            for number, batch in enumerate(step.micro_batches)
+            f"{place}.{name}": value
+            for place, batch in enumerate(step.micro_batches)
             for name, value in batch._asdict().items()  # type: ignore[attr-defined]
             if isinstance(value, Tensor)
         }
         save_file({name: tensor.clone() for name, tensor in tensors.items()}, path)
         raise UserError(
             f"loss or gradient was not finite in {MAX_SKIPPED_IN_A_ROW} steps in a row, the last "
-            f"was {step.number}; its batch is in {path}. Lower optim.peak, lengthen optim.warmup, "
+            f"was {number}; its batch is in {path}. Lower optim.peak, lengthen optim.warmup, "
             "or take precision fp32; then go on from the last checkpoint in another --out"
         )
 

@@ -20,11 +20,16 @@ def find_micro_tokens(
     """The most tokens that fit; on a GPU they are tried out, one forward and backward pass."""
     fitting = int(SAFE_SHARE[device.type] * free_bytes / bytes_per_token)
     tokens = max(least, min(LARGEST[device.type], fitting) // least * least)
-    while device.type == "cuda" and try_out is not None and tokens > least:
-        try:
-            try_out(tokens)
-            break
-        except torch.OutOfMemoryError:
+    if device.type == "cuda" and try_out is not None:
+        while tokens > least and not fits(try_out, tokens):
             tokens = max(least, int(SHRINK * tokens) // least * least)
             torch.cuda.empty_cache()
     return tokens
+
+
+def fits(try_out: Callable[[int], None], tokens: int) -> bool:
+    try:
+        try_out(tokens)
+    except torch.OutOfMemoryError:
+        return False
+    return True

@@ -1,0 +1,114 @@
+"""A fine-tuned model on a file: the official scores, and the answers as files."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertie.checkpoint.model_dir import open_model
+from bertie.config import build
+from bertie.errors import UserError
+from bertie.model.bert import Bert
+from bertie.tasks import get_task
+from bertie.tasks.glue import submission_name, write_submission
+from bertie.tasks.instances import Instances
+from bertie.tasks.span import SpanPrediction
+from bertie.tasks.steps import predict
+from bertie.tasks.task import Dataset, Task
+from bertie.text.files import write_text
+from bertie.text.tokenizer import Tokenizer
+
+AnyTask = Task[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluated:
+    """What a model answered, and how good that was."""
+
+    task: AnyTask  # with thresholds
+    predictions: list[Any]
+    scores: dict[str, float]  # empty: there are no labels
+
+
+def predict_all(
+    model: Bert,
+    task: AnyTask,
+    examples: Sequence[Any],
+    instances: Instances,
+    *,
+    micro_tokens: int = 8192,
+    precision: str = "fp32",
+    tunes: bool = False,
+) -> Evaluated:
+    """Predicts, decodes and scores; `tunes` fits the thresholds on these very examples."""
+    outputs = predict(model, instances, micro_tokens=micro_tokens, precision=precision)
+    if tunes:
+        task = task.tune(examples, instances, outputs)
+    predictions = task.decode(examples, instances, outputs)
+    return Evaluated(task=task, predictions=predictions, scores=task.score(examples, predictions))
+
+
+def evaluate_file(
+    directory: Path, path: Path, out: Path | None = None, *, skip_bad: bool = False
+) -> tuple[Dataset[Any], Evaluated, list[Path]]:
+    """A fine-tuned model's answers to a file; written to the folder `out`, if it is given."""
+    task = open_task(directory)
+    data = task.read(path, skip_bad=skip_bad)
+    instances = task.encode(data.examples, Tokenizer.load(directory))
+    evaluated = predict_all(open_model(directory).model, task, data.examples, instances)
+    return data, evaluated, [] if out is None else write_predictions(out, data, evaluated)
+
+
+def open_task(directory: Path) -> AnyTask:
+    """The task that a directory was fine-tuned for, settled."""
+    card = open_model(directory).card
+    if card is None or not card.task:
+        raise UserError(
+            f"{directory} does not say what it was fine-tuned for (task.json); fine-tune it: "
+            "bertie finetune --model DIR --task classify --train FILE --out DIR"
+        )
+    task: AnyTask = build(get_task(card.task), card.settings, "task.")
+    return task
+
+
+def write_predictions(out: Path, data: Dataset[Any], evaluated: Evaluated) -> list[Path]:
+    """Each answer as a line of JSON; and as the leaderboards of GLUE and SQuAD take them."""
+    out.mkdir(parents=True, exist_ok=True)
+    pairs = list(zip(data.examples, evaluated.predictions, strict=True))
+    written = [out / f"{data.path.stem}.jsonl"]
+    lines = [json.dumps({"id": e.id} | to_json(p), ensure_ascii=False) for e, p in pairs]
+    write_text(written[0], "".join(f"{line}\n" for line in lines))
+    if pairs and isinstance(pairs[0][1], SpanPrediction):
+        written.append(out / f"{data.path.stem}.answers.json")
+        answers = {example.id: prediction.text for example, prediction in pairs}
+        write_text(written[1], json.dumps(answers, ensure_ascii=False))
+    if data.benchmark and not data.is_labelled:
+        written.append(out / submission_name(data.benchmark, data.path))
+        labels = [prediction.label for _, prediction in pairs]
+        write_submission(written[-1], [example.id for example, _ in pairs], labels)
+    return written
+
+
+def to_json(prediction: Any) -> dict[str, Any]:
+    """A prediction's fields, as JSON can hold them."""
+    values = {name: getattr(prediction, name) for name in prediction.__slots__}
+    return {name: plain(value) for name, value in values.items()}
+
+
+def plain(value: Any) -> Any:
+    """
+    >>> plain((np.float32(0.5), "x"))
+    [0.5, 'x']
+    """
+    if isinstance(value, np.ndarray):
+        return [round(float(one), 6) for one in value.ravel()]
+    if isinstance(value, np.generic):
+        return value.item()
+    if hasattr(value, "__dataclass_fields__"):
+        return to_json(value)
+    if isinstance(value, list | tuple):
+        return [plain(one) for one in value]
+    return value

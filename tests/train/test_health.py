@@ -1,0 +1,49 @@
+"""Warnings come when a run looks stuck, and not before one can tell."""
+
+from typing import Any
+
+import pytest
+
+from bertie.train.health import check_pairs, find_warnings
+
+UNIGRAM = 6.0
+FINE = {"step": 500, "progress": 0.5, "skipped": 0, "mlm_loss": 4.0, "nsp_accuracy": 0.9}
+
+
+def warn(**changes: Any) -> dict[str, str]:
+    return find_warnings(FINE | changes, UNIGRAM)
+
+
+def test_a_run_that_learns_is_not_warned_of() -> None:
+    assert warn() == {}
+    assert find_warnings({k: v for k, v in FINE.items() if k[:3] not in ("mlm", "nsp")}, 6.0) == {}
+
+
+def test_a_loss_at_the_unigram_entropy_is_stuck_once_the_run_had_its_chance() -> None:
+    stuck = warn(mlm_loss=5.95)["stuck"]
+    assert "5.95" in stuck and "6.00" in stuck and "optim.peak" in stuck
+    assert warn(mlm_loss=5.95, progress=0.2) == {}
+    assert warn(mlm_loss=5.95, step=99) == {}
+    assert warn(mlm_loss=5.85) == {}
+    assert find_warnings(FINE | {"mlm_loss": 9.0}, None) == {}
+
+
+@pytest.mark.parametrize("term", ["nsp", "sop"])
+def test_pairs_told_apart_by_chance_are_warned_of(term: str) -> None:
+    assert f"{term} accuracy 52%" in warn(**{f"{term}_accuracy": 0.52})[term]
+    assert term not in warn(**{f"{term}_accuracy": 0.6})
+    assert term not in warn(**{f"{term}_accuracy": 0.52}, progress=0.1)
+
+
+def test_skipped_steps_are_warned_of_where_they_are_many() -> None:
+    assert warn(skipped=3, step=10) == {}
+    assert warn(skipped=5, step=500) == {}  # one in a hundred
+    assert "6 of 500 steps were skipped" in warn(skipped=6)["skipped"]
+    assert "skipped" in warn(skipped=4, step=5, progress=0.01)  # from the first steps on
+
+
+def test_pairs_should_be_half_and_half() -> None:
+    assert check_pairs(50, 100) is None and check_pairs(41, 100) is None
+    assert check_pairs(0, 0) is None and check_pairs(9, 10) is None  # too few to tell
+    warning = check_pairs(900, 1000)
+    assert warning is not None and "90% of the pairs are NotNext" in warning
