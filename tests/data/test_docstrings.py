@@ -13,6 +13,32 @@ def test_docstrings_come_in_order_and_nothing_is_run(tmp_path: Path) -> None:
     assert read_docstrings(path, "p") == ("p", ("Top.", "Of A.", "Of f."))
 
 
+def test_definitions_are_found_wherever_statements_may_stand(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text(
+        """
+def outer():
+    "1"
+    try:
+        def tried(): "2"
+    except OSError:
+        def caught(): "3"
+    else:
+        async def fine(): "4"
+    finally:
+        class Last: "5"
+    def within(): "6"
+match 1:
+    case 1:
+        def matched(): "7"
+"""
+        + "if a: pass\n"
+        + "elif b: pass\n" * 50
+        + "else:\n    def rest(): '8'\n"
+    )
+    assert read_docstrings(path, "p").texts == tuple("12345678")
+
+
 def test_a_source_that_cannot_be_parsed_has_none(tmp_path: Path) -> None:
     path = tmp_path / "old.py"
     path.write_bytes(b"print 'python 2'\n\xff")

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")  # where a node keeps statements
+Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 NO_PROSE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
 MAX_SOURCE_BYTES = 400_000  # longer ones are generated tables
 MAX_PACKAGE_BYTES = 1_500_000  # of sources a package: parsing costs about a second for 2 MB
@@ -50,8 +52,22 @@ def read_docstrings(path: Path, package: str) -> Docstrings:
             tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError):
         return Docstrings(package, ())
-    texts = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
+    texts = [ast.get_docstring(node) for node in walk_documented(tree)]
     return Docstrings(package, tuple(text for text in texts if text))
+
+
+def walk_documented(tree: ast.Module) -> Iterator[Documented]:
+    """All that may have a docstring, in the order of the source.
+
+    Only statements are looked into: expressions are most of a tree, and hold no definitions.
+    """
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, DOCUMENTED):
+            yield node
+        inside = [child for block in BLOCKS for child in getattr(node, block, ())]
+        waiting += reversed(inside)
 
 
 def read_manual() -> Iterator[str]:
