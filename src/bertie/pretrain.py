@@ -59,6 +59,7 @@ HARMLESS = {
     "train.recompute",
     "train.sharding",
     "train.device",
+    "train.threads",
     "train.log_every",
     "train.evaluate_every",
     "train.save_every",

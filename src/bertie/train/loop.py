@@ -30,6 +30,7 @@ from bertie.train.distributed import (
     syncing,
     whole,
 )
+from bertie.train.hardware import time_threads
 from bertie.train.log import Log
 from bertie.train.optim import BertOptimizer, OptimConfig, rate
 
@@ -51,6 +52,7 @@ class TrainConfig:
     recompute: bool = False  # activations, in the backward pass: a third more work, less memory
     sharding: Sharding = "none"  # full: weights too large for one GPU lie over all of them
     device: Device = "auto"  # cuda if there is one
+    threads: int | None = None  # of a CPU; 0: one or all, what is faster at first; none: all
     log_every: int = 10  # steps that a line of metrics.jsonl is the mean of
     evaluate_every: int = 500  # steps; on held-out data, and a checkpoint with it
     save_every: int = 500  # steps
@@ -63,6 +65,8 @@ class TrainConfig:
         for name in ("save_every", "evaluate_every", "keep", "log_every"):
             if getattr(self, name) < 1:
                 raise UserError(f"train.{name} must be at least 1; found {getattr(self, name)}")
+        if self.threads is not None and self.threads < 0:
+            raise UserError(f"train.threads must be at least 0; found {self.threads}")
 
 
 class OnDevice(Protocol):
@@ -152,6 +156,9 @@ class Trainer:
         self.counters = Counters(loss_scale=scale) if resume is None else resume.counters
         if resume is not None:
             self._load(resume)
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        self.tries_threads = config.threads == 0 and world.device.type == "cpu"
         self.num_skipped_in_a_row = 0
         self.signals: list[int] = []  # one that comes between two phases counts in the next
         self.started_at = time.monotonic() - self.counters.seconds
@@ -179,6 +186,8 @@ class Trainer:
     def _run(self, steps: Iterable[GlobalStep], until: float) -> None:
         self.spread.train()
         for step in steps:
+            if self.tries_threads:
+                self.choose_threads(step)
             signal_number = self.take(step)
             is_end = self.progress >= until
             is_due = self.counters.step % self.config.save_every == 0
@@ -191,6 +200,18 @@ class Trainer:
                     raise Stopped(signal_number, saved)
             if is_end:
                 return
+
+    def choose_threads(self, step: GlobalStep) -> None:
+        """One or all, whichever goes faster over a step; the weights differ by rounding alone."""
+
+        def work() -> None:
+            self.backward(step)
+            self.optimizer.zero_grad()
+
+        seconds = time_threads(work, torch.get_num_threads())
+        found = ", ".join(f"{1000 * s:.0f} ms with {n} threads" for n, s in seconds.items())
+        self.log.tell(f"a step takes {found}: takes {torch.get_num_threads()}")
+        self.tries_threads = False
 
     def take(self, step: GlobalStep) -> int:
         """One step; the number of a signal that some rank has caught, or 0."""
