@@ -3,7 +3,7 @@
 import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
 from types import NoneType, UnionType
@@ -72,9 +72,17 @@ def build(kind: type[T], values: Mapping[str, Any], path: str = "") -> T:
             guess = f" (did you mean {path}{near[0]}?)" if near else ""
             known = ", ".join(path + hint for hint in hints)
             raise UserError(f"no setting {path}{name}{guess}; there are: {known}")
-    return kind(
-        **{name: convert(value, hints[name], path + name) for name, value in values.items()}
-    )
+    whole = {name: with_defaults(kind, name, value) for name, value in values.items()}
+    return kind(**{name: convert(value, hints[name], path + name) for name, value in whole.items()})
+
+
+def with_defaults(kind: type[Any], name: str, value: Any) -> Any:
+    """A table on top of the defaults that the field has for it, where it has some of its own."""
+    factory = next(f.default_factory for f in fields(kind) if f.name == name)
+    if not isinstance(value, Mapping) or factory is MISSING or isinstance(factory, type):
+        return value
+    made = factory()
+    return {**(made if isinstance(made, dict) else asdict(made)), **value}
 
 
 def convert(value: Any, hint: Any, path: str) -> Any:

@@ -168,7 +168,8 @@ def of_answers(task: Span, pairs: Sequence[tuple[Any, Any]]) -> Findings:
     for example, prediction in pairs:
         if task.score([example], [prediction]).get("exact", 1.0) < 1:
             gold = " / ".join(dict.fromkeys(a.text for a in example.answers or ()))
-            sure = prediction.candidates[0].probability if prediction.candidates else math.nan
+            scores = np.array([candidate.score for candidate in prediction.candidates])
+            sure = 1 / np.exp(scores - scores[0]).sum() if len(scores) else math.nan
             wrong.append(
                 WrongExample(
                     text=f"{example.question} | {example.context}",

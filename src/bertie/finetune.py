@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import json
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,14 +15,14 @@ import torch
 from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.json_files import read_json, write_json
-from bertie.checkpoint.model_dir import open_model, save_model
+from bertie.checkpoint.model_dir import open_model, read_config, save_model
 from bertie.checkpoint.state import Checkpoint, Saving, find_best, find_checkpoint, remove_drafts
 from bertie.config import build
 from bertie.errors import UserError
 from bertie.evaluate import Evaluated, predict_all, write_predictions
 from bertie.findings import Findings, find_majority, make_findings
 from bertie.model.bert import Bert, initialise
-from bertie.model.config import ModelConfig, train_memory
+from bertie.model.config import train_memory
 from bertie.pretrain import check_same
 from bertie.report.finetuning import write_finetuning_report
 from bertie.report.results import FinetuneResults, FinetuneRun
@@ -142,6 +143,7 @@ def finetune(recipe: FinetuneRecipe, *, show: Show = lambda line: None) -> Finet
             "--out DIR"
         )
     with open_world(recipe.train.device) as world:
+        show = show if world.is_first else lambda line: None
         sets = read_sets(recipe, source)
         for note in sets.notes:
             show({"note": note})
@@ -151,16 +153,15 @@ def finetune(recipe: FinetuneRecipe, *, show: Show = lambda line: None) -> Finet
             show({"note": f"run {number} of {len(specs)}: {spec.name}"})
             done.append(run_once(recipe, source, out, sets, spec, world, show))
             world.wait()
-        results, tests = None, dict[str, dict[str, float]]()
         best = specs[max(range(len(done)), key=lambda n: done[n].scores[sets.task.metric])]
+        results, tests = summarise(recipe, sets, done, None, ()), dict[str, dict[str, float]]()
         if world.is_first:
             results, tests = conclude(recipe, out, sets, done, best, world)
-            report = write_finetuning_report(results, out)
+            write_finetuning_report(results, out)
         world.wait()
-        if results is None:
-            results = summarise(recipe, sets, done, None, ())
-            report = out / "report.html"
-        return Finetuned(model=out / "model", results=results, tests=tests, report=report)
+        return Finetuned(
+            model=out / "model", results=results, tests=tests, report=out / "report.html"
+        )
 
 
 # --- data ---
@@ -184,7 +185,7 @@ def read_sets(recipe: FinetuneRecipe, source: Path) -> Sets:
                 f"{files.dev} has no labels to choose by; leave --dev out to take a share of the "
                 "training data, and give it as --test to have it predicted"
             )
-    longest = open_config(source).max_positions
+    longest = read_config(source).max_positions
     if task.max_length > longest:
         raise UserError(
             f"task.max_length {task.max_length} is more than the {longest} positions of {source}; "
@@ -200,14 +201,10 @@ def read_sets(recipe: FinetuneRecipe, source: Path) -> Sets:
         train_instances=train_instances,
         dev_instances=dev_instances,
         tokenizer=tokenizer,
-        notes=tuple(describe_sets(task, train, dev, train_instances, dev_instances)),
+        notes=tuple(
+            describe_sets(task, {"train": (train, train_instances), "dev": (dev, dev_instances)})
+        ),
     )
-
-
-def open_config(source: Path) -> ModelConfig:
-    from bertie.checkpoint.model_dir import read_config
-
-    return read_config(source)
 
 
 def hold_out(data: Dataset[Any], share: float) -> tuple[Dataset[Any], Dataset[Any]]:
@@ -236,14 +233,10 @@ def text_of(example: Any) -> str:
 
 
 def describe_sets(
-    task: AnyTask,
-    train: Dataset[Any],
-    dev: Dataset[Any],
-    encoded: Instances,
-    dev_encoded: Instances,
+    task: AnyTask, sets: Mapping[str, tuple[Dataset[Any], Instances]]
 ) -> Iterator[str]:
     """How the files were understood, and what had to be left out or cut."""
-    for name, data, instances in (("train", train, encoded), ("dev", dev, dev_encoded)):
+    for name, (data, instances) in sets.items():
         columns = ", ".join(f"{role} = {column}" for role, column in data.columns.items())
         yield (
             f"{name}: {len(data.examples):,} examples of {data.path}, {data.format}"
@@ -290,7 +283,7 @@ def run_once(
     if (folder / RESULT).is_file():
         found = read_json(folder / RESULT)
         check_same(Checkpoint(folder=folder, counters=None, settings=found["settings"]), settings)  # type: ignore[arg-type]
-        return build(FinetuneRun, found["run"])
+        return FinetuneRun(**found["run"])
     checkpoint = find_checkpoint(folder)
     if checkpoint is not None:
         check_same(checkpoint, settings)
@@ -352,12 +345,12 @@ def run_once(
     if world.is_first:
         run = finish_run(folder, source, sets, run, settings, micro_tokens, config.precision)
     world.wait()
-    return build(FinetuneRun, read_json(folder / RESULT)["run"])
+    return FinetuneRun(**read_json(folder / RESULT)["run"])
 
 
 def settings_of(recipe: FinetuneRecipe, spec: RunSpec, source: Path, sets: Sets) -> dict[str, Any]:
     """What decides the outcome of a run, as JSON can hold it."""
-    values = {
+    return {
         "model": str(source),
         "task": asdict(sets.task),  # type: ignore[call-overload]
         "data": {"train": str(sets.train.path), "dev": str(sets.dev.path)},
@@ -367,7 +360,6 @@ def settings_of(recipe: FinetuneRecipe, spec: RunSpec, source: Path, sets: Sets)
         "optim": asdict(replace(recipe.optim, peak=spec.peak)),
         "train": asdict(replace(recipe.train, seed=spec.seed, budget=spec.budget)),
     }
-    return values
 
 
 def make_model(
@@ -445,8 +437,6 @@ class DevScore:
 
 def read_curve(folder: Path, metric: str) -> Iterator[float]:
     """The score that counts, evaluation by evaluation."""
-    import json
-
     for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         values = json.loads(line)
         if "held_out" in values:
@@ -467,7 +457,7 @@ def finish_run(
     assert best is not None
     model = open_model(best / "model").model
     evaluated = DevScore(sets, micro_tokens, precision).evaluate(model)
-    card = TaskCard(**describe(evaluated.task))  # type: ignore[arg-type]
+    card = TaskCard(**describe(evaluated.task))
     save_model(model, folder / "model", card=card, tokenizer_from=source)
     run = replace(run, scores=evaluated.scores)
     write_json(folder / RESULT, {"run": asdict(run), "settings": dict(settings)})
@@ -510,13 +500,12 @@ def conclude(
         write_predictions(out / "predictions", data, answered)
         tests[str(path)] = answered.scores
     findings = make_findings(evaluated.task, sets.dev.examples, evaluated.predictions)
-    notes = [*sets.notes]
-    notes += [
-        f"{path}: " + ", ".join(f"{k} {v:.4f}" for k, v in s.items())
-        for path, s in tests.items()
-        if s
+    scored = [
+        f"{path}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        for path, scores in tests.items()
+        if scores
     ]
-    return summarise(recipe, sets, done, findings, notes), tests
+    return summarise(recipe, sets, done, findings, [*sets.notes, *scored]), tests
 
 
 def summarise(

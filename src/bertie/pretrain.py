@@ -64,6 +64,7 @@ HARMLESS = {
     "train.evaluate_every",
     "train.save_every",
     "train.keep",
+    "train.patience",
     "train.tensorboard",
 }
 

@@ -38,6 +38,8 @@ class Counters:
     skipped: int = 0  # steps whose gradient was not finite
     loss_scale: float = 1.0  # what losses are multiplied by, in fp16
     scaled_steps: int = 0  # since the scale was last changed
+    best_score: float | None = None  # of all evaluations so far
+    num_worse: int = 0  # evaluations since then
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -21,6 +21,7 @@ from bertie.cli.show import (
     show_problems,
     show_table,
 )
+from bertie.cli.tuning import Sets, evaluate, finetune
 from bertie.errors import UserError
 
 app = typer.Typer(
@@ -37,9 +38,6 @@ Text = Annotated[
     typer.Argument(
         help="Files, folders, patterns: plain text, .jsonl, .csv, .tsv, .parquet; also .gz .xz .zst"
     ),
-]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; may come again.")
 ]
 Recipe = Annotated[str | None, typer.Option(help="A TOML file, or the name of a shipped recipe.")]
 Casing = Annotated[
@@ -401,6 +399,10 @@ def fill(
             print(json.dumps(filled.to_json(), ensure_ascii=False), flush=True)
         else:
             show_filled(filled)
+
+
+app.command()(finetune)
+app.command()(evaluate)
 
 
 @app.command()

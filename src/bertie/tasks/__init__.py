@@ -8,6 +8,7 @@ from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
 from bertie.tasks.span import Span
 from bertie.tasks.tag import Tag
+from bertie.tasks.task import Task
 
 AnyTask = Classify | Tag | Span | Choice
 
@@ -26,16 +27,16 @@ def get_task(name: str) -> type[Classify] | type[Tag] | type[Span] | type[Choice
     return TASKS[name]
 
 
-def name_of(task: AnyTask) -> str:
+def name_of(task: Task[Any, Any]) -> str:
     return next(name for name, kind in TASKS.items() if isinstance(task, kind))
 
 
-def describe(task: AnyTask) -> dict[str, Any]:
+def describe(task: Task[Any, Any]) -> dict[str, Any]:
     """What a model directory remembers of a settled task: the fields of its task card."""
     described: dict[str, Any] = {
         "head": task.head,
         "task": name_of(task),
-        "settings": asdict(task),
+        "settings": asdict(task),  # type: ignore[call-overload]
     }
     if isinstance(task, Classify):
         described |= {"kind": task.kind, "labels": task.labels, "thresholds": task.thresholds}

@@ -51,6 +51,8 @@ class Task(Protocol[E, P]):
     @property
     def num_labels(self) -> int: ...
     @property
+    def max_length(self) -> int: ...
+    @property
     def metric(self) -> str:
         """The score that decides, one of `score`'s."""
 

@@ -164,7 +164,8 @@ def describe_line(line: Mapping[str, Any]) -> str:
         return str(line["note"])
     if "held_out" in line:
         return f"step {line['step']:,}  held-out: {describe_figures(line['held_out'])}"
-    parts = [f"step {line['step']:,}", describe_figures(line)]
+    means = {k: v for k, v in line.items() if k.endswith(("_loss", "_accuracy"))}
+    parts = [f"step {line['step']:,}", describe_figures(means)]
     parts.append(f"{line['tokens_per_s']:,} tokens/s")
     if "mfu" in line:
         parts.append(f"MFU {line['mfu']:.0%}")
@@ -172,9 +173,15 @@ def describe_line(line: Mapping[str, Any]) -> str:
 
 
 def describe_figures(figures: Mapping[str, Any]) -> str:
+    """Losses, then accuracies, then what other scores there are."""
     losses = [f"{describe_name(k)} {v:.3f}" for k, v in figures.items() if k.endswith("_loss")]
     shares = [f"{describe_name(k)} {v:.1%}" for k, v in figures.items() if k.endswith("_accuracy")]
-    return "  ".join(losses + shares)
+    others = [
+        f"{describe_name(k)} {v:.4f}"
+        for k, v in figures.items()
+        if not k.endswith(("_loss", "_accuracy"))
+    ]
+    return "  ".join(losses + shares + others)
 
 
 def describe_name(name: str) -> str:

@@ -54,17 +54,21 @@ class TrainConfig:
     device: Device = "auto"  # cuda if there is one
     threads: int | None = None  # of a CPU; 0: one or all, what is faster at first; none: all
     log_every: int = 10  # steps that a line of metrics.jsonl is the mean of
-    evaluate_every: int = 500  # steps; on held-out data, and a checkpoint with it
-    save_every: int = 500  # steps
+    evaluate_every: int = 500  # steps; on held-out data, and a checkpoint with it; 0: at the end
+    save_every: int = 500  # steps; 0: with evaluations only
+    patience: int = 0  # evaluations without a better score that end the run; 0: none do
     keep: int = 2  # checkpoints, the newest; the best stays too
     tensorboard: bool = False  # write its files too
     seed: int = 0  # of initial weights and dropout
 
     def __post_init__(self) -> None:
         Budget.parse(self.budget)
-        for name in ("save_every", "evaluate_every", "keep", "log_every"):
-            if getattr(self, name) < 1:
-                raise UserError(f"train.{name} must be at least 1; found {getattr(self, name)}")
+        least = {"save_every": 0, "evaluate_every": 0, "patience": 0, "keep": 1, "log_every": 1}
+        for name, number in least.items():
+            if getattr(self, name) < number:
+                raise UserError(
+                    f"train.{name} must be at least {number}; found {getattr(self, name)}"
+                )
         if self.threads is not None and self.threads < 0:
             raise UserError(f"train.threads must be at least 0; found {self.threads}")
 
@@ -190,16 +194,23 @@ class Trainer:
                 self.choose_threads(step)
             signal_number = self.take(step)
             is_end = self.progress >= until
-            is_due = self.counters.step % self.config.save_every == 0
-            if self.counters.step % self.config.evaluate_every == 0 or self.progress >= 1:
+            is_due = self.is_due(self.config.save_every)
+            if self.is_due(self.config.evaluate_every) or self.progress >= 1:
                 self.look()
                 is_due = True
             if is_due or is_end or signal_number:
                 saved = self.save()
                 if signal_number:
                     raise Stopped(signal_number, saved)
-            if is_end:
+            if is_end or self.is_out_of_patience:
                 return
+
+    def is_due(self, every: int) -> bool:
+        return every > 0 and self.counters.step % every == 0
+
+    @property
+    def is_out_of_patience(self) -> bool:
+        return 0 < self.config.patience <= self.counters.num_worse
 
     def choose_threads(self, step: GlobalStep) -> None:
         """One or all, whichever goes faster over a step; the weights differ by rounding alone."""
@@ -310,6 +321,14 @@ class Trainer:
     def look(self) -> dict[str, float]:
         """Evaluates, and logs what comes out."""
         self.figures, self.score = self.evaluate(self.model)
+        if self.score is not None:
+            best = self.counters.best_score
+            is_better = best is None or self.score > best
+            self.counters = replace(
+                self.counters,
+                best_score=self.score if is_better else best,
+                num_worse=0 if is_better else self.counters.num_worse + 1,
+            )
         if self.figures:
             self.log.add_held_out(self.counters, self.figures)
         self.spread.train()

@@ -27,10 +27,13 @@ class OptimConfig:
     max_norm: float = 1.0  # gradients are clipped to it; 0: not at all
     warmup: float = 0.01  # share of the run
     schedule: Literal["google", "linear", "cosine", "constant"] = "google"
+    layer_decay: float = 1.0  # a layer's rate, as a share of that of the layer above it
 
     def __post_init__(self) -> None:
         if self.peak <= 0 or not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
             raise UserError("optim: peak must be positive, beta1 and beta2 in 0 .. 1, below 1")
+        if not 0 < self.layer_decay <= 1:
+            raise UserError(f"optim.layer_decay is above 0 and at most 1; found {self.layer_decay}")
         if not 0 <= self.warmup <= 1:
             raise UserError(f"optim.warmup is a share of the run, 0 .. 1; found {self.warmup}")
 
@@ -53,13 +56,31 @@ def rate(progress: float, config: OptimConfig) -> float:
     return config.peak * max(0.0, shares[config.schedule])
 
 
-def parameter_groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; biases and norms, all that has one dimension, do not."""
+def parameter_groups(
+    model: nn.Module, decay: float, layer_decay: float = 1.0
+) -> list[dict[str, Any]]:
+    """Matrices decay; biases and norms, all that has one dimension, do not.
+
+    `share` is what of the rate a group gets: less, the deeper its layer lies, if so wished.
+    """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    return [
-        {"params": [p for _, p in named if p.ndim > 1], "decay": decay},
-        {"params": [p for _, p in named if p.ndim <= 1], "decay": 0.0},
-    ]
+    depths = {name: find_depth(name) if layer_decay < 1 else 0 for name, _ in named}
+    # What lies above all layers counts as one layer more.
+    top = 1 + max((depth for depth in depths.values() if depth is not None), default=0)
+    groups: dict[tuple[float, float], list[Tensor]] = {}
+    for name, parameter in named:
+        depth = depths[name]
+        share = layer_decay ** (top - (top if depth is None else depth)) if layer_decay < 1 else 1.0
+        groups.setdefault((decay if parameter.ndim > 1 else 0.0, share), []).append(parameter)
+    return [{"params": p, "decay": decay, "share": share} for (decay, share), p in groups.items()]
+
+
+def find_depth(name: str) -> int | None:
+    """0 of the embeddings, 1 of the first layer, ...; none of what lies above the layers."""
+    first, _, rest = name.partition(".")
+    if first == "layers":
+        return int(rest.partition(".")[0]) + 1
+    return 0 if first == "embeddings" else None
 
 
 class BertOptimizer:
@@ -67,7 +88,7 @@ class BertOptimizer:
 
     def __init__(self, model: nn.Module, config: OptimConfig) -> None:
         self.config = config
-        groups = parameter_groups(model, config.decay)
+        groups = parameter_groups(model, config.decay, config.layer_decay)
         betas = (config.beta1, config.beta2)
         self.inner: Optimizer = (
             Lamb(groups, betas=betas, eps=config.eps)
@@ -79,7 +100,8 @@ class BertOptimizer:
     def step(self, rate: float) -> None:
         self.num_steps += 1
         for group in self.inner.param_groups:
-            group["lr"], group["eps"], group["weight_decay"] = self.step_sizes(rate, group["decay"])
+            sizes = self.step_sizes(rate * group["share"], group["decay"])
+            group["lr"], group["eps"], group["weight_decay"] = sizes
         self.inner.step()
 
     def step_sizes(self, rate: float, decay: float) -> tuple[float, float, float]:

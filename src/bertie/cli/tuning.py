@@ -1,0 +1,118 @@
+"""The verbs of tasks: fine-tune a model, and evaluate it."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertie.cli.show import show_problems, show_table
+
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; may come again.")
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and count them.")
+]
+
+
+def finetune(
+    recipe: Annotated[
+        str | None, typer.Argument(help="A TOML file, or the name of a shipped recipe.")
+    ] = None,
+    model: Annotated[Path | None, typer.Option(help="The model directory to start from.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="classify, tag, span (question answering) or choice.")
+    ] = None,
+    train: Annotated[Path | None, typer.Option(help="A file with labels to learn from.")] = None,
+    dev: Annotated[
+        Path | None, typer.Option(help="One to choose by; without it, a tenth of train.")
+    ] = None,
+    test: Annotated[
+        list[Path] | None, typer.Option(help="Predicted in the end; may come again.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for model, report, answers.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of the same settings.")] = None,
+    skip_bad: SkipBad = False,
+    sets: Sets = None,
+) -> None:
+    """Fine-tune a model for a task, keep what is best on dev, and report.
+
+    Files: those of GLUE, SQuAD, SWAG, CoNLL as they are; CSV, TSV, JSON Lines, Parquet with any
+    columns: they are guessed and shown, `--set task.columns.first=NAME` says it otherwise.
+    What was stopped goes on if the same command is given again.
+
+    `bertie finetune --model my_run/model --task classify --train train.csv --out sentiment`
+
+    `bertie finetune --model my_run/model --task tag --train train.conll --dev dev.conll --out ner`
+
+    `bertie finetune --model my_run/model --task span --train squad.json --out qa --seeds 3`
+
+    `bertie finetune --model base --train RTE/train.tsv --out rte --set tune.grid=paper`
+    """
+    from bertie.config import read_recipe
+    from bertie.finetune import FinetuneRecipe
+    from bertie.finetune import finetune as run
+    from bertie.train.log import watch
+    from bertie.train.loop import Stopped
+
+    # Quoted, so that a folder named 5 is no number.
+    paths = {"model": model, "out": out, "data.train": train, "data.dev": dev}
+    shorthands = [f"{name}='''{path}'''" for name, path in paths.items() if path]
+    shorthands += [f"task.name='''{task}'''"] if task else []
+    shorthands += [f"data.test={[str(path) for path in test]}"] if test else []
+    shorthands += [f"tune.seeds={seeds}"] if seeds is not None else []
+    shorthands += ["data.skip_bad=true"] if skip_bad else []
+    settings = read_recipe(FinetuneRecipe, recipe, [*(sets or []), *shorthands])
+    try:
+        with watch() as show:
+            made = run(settings, show=show)
+    except Stopped as stopped:
+        print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
+        raise SystemExit(128 + stopped.number) from None
+    results = made.results
+    best = results.best()
+    show_table(
+        ("run", *best.scores),
+        [
+            (
+                ", ".join(f"{k} {v}" for k, v in {**run.settings, "seed": run.seed}.items()),
+                *(f"{value:.4f}" for value in run.scores.values()),
+            )
+            for run in results.runs
+        ],
+        title=f"{results.name}, dev",
+        right=tuple(best.scores),
+    )
+    if results.majority is not None:
+        print(f"{results.metric} of always giving the most frequent: {results.majority:.4f}")
+    for path, scores in made.tests.items():
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
+        print(f"{path}: {shown or 'no labels; predictions written'}")
+    print(f"{made.model}; {made.report}")
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A fine-tuned model directory.")],
+    data: Annotated[Path, typer.Option(help="A file of the task; scored if it has labels.")],
+    out: Annotated[Path | None, typer.Option(help="A folder for the answers.")] = None,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Score a fine-tuned model on a file, with the official metric of its task.
+
+    `bertie evaluate sentiment/model --data test.csv`
+
+    `bertie evaluate rte/model --data RTE/test.tsv --out submission`
+    """
+    from bertie.evaluate import evaluate_file
+
+    read, evaluated, written = evaluate_file(model, data, out, skip_bad=skip_bad)
+    show_problems(read.problems)
+    rows = [(name, f"{value:.4f}") for name, value in evaluated.scores.items()]
+    if rows:
+        title = f"{data}, {len(read.examples):,} examples"
+        show_table(("score", "value"), rows, title=title, right=("value",))
+    else:
+        print(f"{data}: {len(read.examples):,} examples without labels")
+    for path in written:
+        print(path)
