@@ -459,14 +459,13 @@ class HeldOut:
         headlines = ("mask_loss", "mlm_loss", f"{self.pair}_loss")  # the first that is there
         return figures, next((-figures[name] for name in headlines if name in figures), None)
 
-
     def guess(self, store: Store) -> dict[str, float]:
         """The figures of [MASK] positions for one who knows the pieces' frequencies alone."""
         parts = [b.labels[b.ids[b.predicted] == self.mask_id] for b in self.batches]
         labels = torch.cat([torch.zeros(0, dtype=torch.int64), *parts]).numpy()
         labels = labels[labels != IGNORED]
-        loss, num_right = guess_by_frequency(store, labels)
-        loss, num_right, total = self.world.sum([loss, num_right, len(labels)])
+        sums = (*guess_by_frequency(store, labels), len(labels))
+        loss, num_right, total = self.world.sum(sums)
         return {"mask_loss": loss / total, "mask_accuracy": num_right / total} if total else {}
 
 
