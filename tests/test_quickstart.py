@@ -33,12 +33,10 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     """The folder, and what was said, of a second run: it starts afresh."""
     out = tmp_path_factory.mktemp("toy") / "quickstart"
     sources = [(p, path) for p, path in quickstart.find_sources() if p in PACKAGES]
-    threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quickstart, "find_sources", lambda: sources)
         for _ in range(2):
             lines = list(run_quickstart(out, TOY))
-    torch.set_num_threads(threads)
     return out, lines
 
 

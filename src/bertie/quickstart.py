@@ -23,7 +23,6 @@ from bertie.finetune import Finetuned, FinetuneRecipe, finetune
 from bertie.infer.engine import Engine
 from bertie.prepare import PrepareRecipe, prepare
 from bertie.pretrain import Pretrained, PretrainRecipe, pretrain
-from bertie.text.count import available_cores
 from bertie.train.log import Show
 from bertie.vocab import Progress, VocabRecipe, make_vocab
 
@@ -32,6 +31,7 @@ TEXT, VOCAB, STORE, RUN, BEFORE = "docs.jsonl", "vocab", "store", "run", "untrai
 TRAIN, TEST, TUNED, SCRATCH = "train.jsonl", "test.jsonl", "finetuned", "from_scratch"
 NOTED = "quickstart.json"  # which files are ours
 
+SENTENCE = "Raises ValueError if the tokenizer is uninitialised."
 MASKED = (
     "Return True if the file exists, False [MASK].",
     "Raises ValueError [MASK] the argument is not valid.",
@@ -40,6 +40,7 @@ MASKED = (
     "This method is [MASK] by the server.",
 )
 NUM_GUESSES = 3
+WORKERS = 1  # processes take longer to start than so little text to read
 ONE_STEP = "train.budget=1 steps"
 
 
@@ -128,13 +129,12 @@ def learn_vocab(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
     yield f"$ bertie vocab {text} --out {vocab} --size {size}{show_sets(sets)}"
     recipe = read_recipe(VocabRecipe, None, [f"learn.size={size}", *sets])
     with screen.progress() as on_progress:
-        learned = make_vocab(
-            [text], vocab, recipe, workers=available_cores(), on_progress=on_progress
-        )
+        learned = make_vocab([text], vocab, recipe, workers=WORKERS, on_progress=on_progress)
     fit = learned.coverage
     yield f"  {len(learned.tokenizer.pieces):,} pieces from {learned.num_words:,} words"
     yield f"  {fit.pieces_per_word:.2f} of them make a word of the held-out text"
-    yield "  " + " ".join(learned.tokenizer.tokens(learned.tokenizer.encode(MASKED[0]).ids))
+    yield f'$ bertie tokenize "{SENTENCE}" --vocab {vocab}'
+    yield "  " + " ".join(learned.tokenizer.tokens(learned.tokenizer.encode(SENTENCE).ids))
 
 
 def make_store(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
@@ -143,8 +143,8 @@ def make_store(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
     text, vocab, store = out / TEXT, out / VOCAB, out / STORE
     yield f"$ bertie prepare {text} --vocab {vocab} --out {store}{show_sets(sets)}"
     recipe = read_recipe(PrepareRecipe, None, sets)
-    with screen.progress() as on_progress:  # so little text is not worth starting workers
-        made = prepare([text], vocab, store, recipe, workers=1, on_progress=on_progress)
+    with screen.progress() as on_progress:
+        made = prepare([text], vocab, store, recipe, workers=WORKERS, on_progress=on_progress)
     for name, part in (("to train with", made.train), ("held out", made.held_out)):
         if part is not None:
             yield f"  {part.num_documents:,} documents {name}, {part.num_tokens:,} tokens"

@@ -79,8 +79,18 @@ def test_trying_threads_out_changes_no_step(store: Store, tmp_path: Path) -> Non
         run(store, tmp_path / "tried", tried, show=lambda line: notes.append(line.get("note", "")))
     finally:
         torch.set_num_threads(before)
-    assert any("ms with 1 threads: takes 1" in note for note in notes)
+    assert any("ms with 1 thread(s)" in note for note in notes)
     check_same_weights(tmp_path / "plain", tmp_path / "tried")
+
+
+def test_a_run_has_the_threads_it_asks_for_and_gives_them_back(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watch_steps(monkeypatch, lambda step: torch.get_num_threads())
+    before = torch.get_num_threads()
+    run(store, tmp_path, recipe(f"train.threads={before + 1}", "train.budget=2 steps"))
+    assert seen == [before + 1] * 2
+    assert torch.get_num_threads() == before
 
 
 def watch_steps(monkeypatch: pytest.MonkeyPatch, look: Callable[[Any], Any]) -> list[Any]:

@@ -160,9 +160,7 @@ class Trainer:
         self.counters = Counters(loss_scale=scale) if resume is None else resume.counters
         if resume is not None:
             self._load(resume)
-        if config.threads:
-            torch.set_num_threads(config.threads)
-        self.tries_threads = config.threads == 0 and world.device.type == "cpu"
+        self.threads = config.threads if world.device.type == "cpu" else None
         self.num_skipped_in_a_row = 0
         self.signals: list[int] = []  # one that comes between two phases counts in the next
         self.started_at = time.monotonic() - self.counters.seconds
@@ -184,14 +182,19 @@ class Trainer:
 
     def run(self, steps: Iterable[GlobalStep], *, until: float = 1.0) -> None:
         """Trains until the progress is `until`, or the steps end."""
-        with catch_signals(self.signals):
-            self._run(steps, until)
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads or before)
+        try:
+            with catch_signals(self.signals):
+                self._run(steps, until)
+        finally:
+            torch.set_num_threads(before)
 
     def _run(self, steps: Iterable[GlobalStep], until: float) -> None:
         self.spread.train()
         for step in steps:
-            if self.tries_threads:
-                self.choose_threads(step)
+            if self.threads == 0:
+                self.threads = self.choose_threads(step)
             signal_number = self.take(step)
             is_end = self.progress >= until
             is_due = self.is_due(self.config.save_every)
@@ -212,7 +215,7 @@ class Trainer:
     def is_out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.counters.num_worse
 
-    def choose_threads(self, step: GlobalStep) -> None:
+    def choose_threads(self, step: GlobalStep) -> int:
         """One or all, whichever goes faster over a step; the weights differ by rounding alone."""
 
         def work() -> None:
@@ -220,9 +223,9 @@ class Trainer:
             self.optimizer.zero_grad()
 
         seconds = time_threads(work, torch.get_num_threads())
-        found = ", ".join(f"{1000 * s:.0f} ms with {n} threads" for n, s in seconds.items())
-        self.log.tell(f"a step takes {found}: takes {torch.get_num_threads()}")
-        self.tries_threads = False
+        found = ", ".join(f"{1000 * s:.0f} ms with {n} thread(s)" for n, s in seconds.items())
+        self.log.tell(f"a step takes {found}")
+        return torch.get_num_threads()
 
     def take(self, step: GlobalStep) -> int:
         """One step; the number of a signal that some rank has caught, or 0."""
