@@ -1,6 +1,7 @@
 """A whole run: ends where the budget says, goes on as if never stopped, says what it does."""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -9,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from bertie import plan as planning
 from bertie.checkpoint.model_dir import open_model
 from bertie.checkpoint.state import find_best, find_checkpoint, list_checkpoints
+from bertie.cli import app
 from bertie.data.loader import Loader
 from bertie.data.store import Store, open_store
 from bertie.errors import UserError
@@ -339,6 +342,31 @@ def test_a_run_that_begins_anew_refuses_the_folder_of_another(
     check_new(recipe())
 
 
+def test_no_resume_refuses_on_the_command_line(store: Store, finished: Path) -> None:
+    recipe_file = finished.parent / "empty.toml"
+    recipe_file.write_text("", encoding="utf-8")
+    where = ["--store", str(store.folder), "--out", str(finished)]
+    done = CliRunner().invoke(app, ["pretrain", str(recipe_file), *where, "--no-resume"])
+    assert isinstance(done.exception, UserError) and "holds a run" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("model.classifier_dropout=0.3", "model.init_std=0.06", "model.gelu=tanh"),
+        ("model.norm_eps=1e-5", "model.num_segments=3", "model.attention_dropout=0.0"),
+    ],
+)
+def test_a_model_of_any_settings_goes_on(
+    store: Store, tmp_path: Path, sets: tuple[str, ...]
+) -> None:
+    settings = recipe("train.budget=8 steps", *sets)
+    run(store, tmp_path / "whole", settings)
+    run_until(store, tmp_path / "stopped", settings, 7)
+    run(store, tmp_path / "stopped", settings)
+    check_same_run(tmp_path / "stopped", tmp_path / "whole")
+
+
 def test_ranks_must_see_the_same_folder(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,7 +437,10 @@ def test_before_the_start_it_says_what_it_will_do(store: Store, tmp_path: Path) 
     count = sum(p.numel() for p in open_model(made.model).model.parameters())
     assert f"{count:,} parameters" in said and f"{store.manifest.num_tokens:,} tokens" in said
     assert "12 instances" in said and "up to 400 tokens; length 16, then 32" in said
-    assert "GB of memory" in said and "20 steps" in said and "epochs" in said
+    tokens = made.counters.tokens  # about as many as were promised
+    promised = re.search(r"^20 steps, ([\d,]+) tokens, [\d.]+ epochs$", said, re.MULTILINE)
+    assert int(promised[1].replace(",", "")) == pytest.approx(tokens, rel=0.05)
+    assert "GB of memory" in said
     assert f"loses {made.unigram:.2f} nats" in said
     notes.clear()
     run(store, tmp_path, recipe(*PHASES), show=note)

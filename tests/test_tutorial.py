@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 # Not every run has them.
-OPTIONAL = {"tensorboard/", "bad-step-*.safetensors", "report.html", "curves.svg"}
+OPTIONAL = {"tensorboard/", "bad-step-*.safetensors"}
 SUBJECTS = ("text", "cat", "sea", "answer", "old city", "first letter", "piece", "question")
 VERBS = ("looks like", "is not", "comes after", "does not know", "was once", "waits for")
 NAMES = ("北京", "上海", "大学", "城市", "天气", "图书馆", "问题", "老师")

@@ -31,6 +31,7 @@ class PhasePlan:
     data: DataConfig
     until: float  # the progress at which it ends
     num_steps: int | None  # none: that depends on the clock or on the tokens
+    header: Header  # of the first epoch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,7 +41,6 @@ class Plan:
     budget: Budget  # not in epochs
     phases: tuple[PhasePlan, ...]
     micro_tokens: int  # most of a micro-batch that fit the memory
-    header: Header  # of the first epoch
     memory: Memory  # estimated
 
 
@@ -76,11 +76,11 @@ def make_plan(
                 data=with_micro_tokens(one, fitting, header.mean_length, world.size),
                 until=end,
                 num_steps=round((end - begin) * budget.amount) if budget.unit == "steps" else None,
+                header=header,
             )
             for one, header, begin, end in zip(settings, headers, [0.0, *ends], ends, strict=False)
         ),
         micro_tokens=fitting,
-        header=headers[0],
         memory=train_memory(model.config, batch_size=max(1, fitting // longest), length=longest),
     )
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -32,9 +32,10 @@ from bertie.data.store import TOKENIZER, Store, open_store
 from bertie.errors import UserError
 from bertie.model.bert import Bert
 from bertie.model.config import ModelConfig, train_flops
-from bertie.objectives import IGNORED, Term, cross_entropy
+from bertie.objectives import IGNORED, Term, cross_entropy, linear_cross_entropy
 from bertie.plan import Plan, make_plan
 from bertie.prepare import HELD_OUT
+from bertie.report.pretraining import write_pretraining_report
 from bertie.text.tokenizer import Tokenizer
 from bertie.train.budget import Phase
 from bertie.train.distributed import World, open_world
@@ -171,9 +172,10 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
             resume=checkpoint,
         )
         run_phases(trainer, plan, store, world)
+        held_out = trainer.figures or trainer.evaluate(model)[0]
         if world.is_first:
             publish(out)
-        held_out = trainer.figures or trainer.evaluate(model)[0]
+            write_pretraining_report(out)
         return Pretrained(
             model=out / "model",
             counters=trainer.counters,
@@ -341,8 +343,8 @@ def preflight(
     plan: Plan, model: Bert, store: Store, unigram: float, checkpoint: Checkpoint | None
 ) -> Iterator[str]:
     """What the run will do and cost, before it starts."""
-    first, header, manifest = plan.phases[0], plan.header, store.manifest
-    batch_size = first.data.loader.batch_size
+    first, manifest = plan.phases[0], store.manifest
+    batch_size, header = first.data.loader.batch_size, first.header
     tokens = header.mean_length * batch_size
     flops = train_flops(model.config, length=round(header.mean_length))
     yield f"{sum(p.numel() for p in model.parameters()):,} parameters"
@@ -357,10 +359,11 @@ def preflight(
     )
     yield f"{plan.memory.total / 1e9:.2f} GB of memory, estimated"
     if plan.budget.unit == "steps":
-        total = plan.budget.amount * tokens
-        yield f"{plan.budget.amount:,.0f} steps, {total:,.0f} tokens, " + (
-            f"{plan.budget.amount * batch_size / header.num_instances:.1f} epochs"
-        )
+        drawn = [(p.num_steps or 0) * p.data.loader.batch_size for p in plan.phases]  # instances
+        parts = list(zip(drawn, (p.header for p in plan.phases), strict=True))
+        total = sum(count * epoch.mean_length for count, epoch in parts)
+        epochs = sum(count / epoch.num_instances for count, epoch in parts)
+        yield f"{plan.budget.amount:,.0f} steps, {total:,.0f} tokens, {epochs:.1f} epochs"
     else:
         yield f"{plan.budget.amount:,.12g} {plan.budget.unit}"
     yield f"guessing by frequency loses {unigram:.2f} nats a masked token"
@@ -378,7 +381,7 @@ def open_log(
     show: Show,
     checkpoint: Checkpoint | None,
 ) -> Log:
-    length = round(plan.header.mean_length)
+    length = round(plan.phases[0].header.mean_length)
     peak = find_peak(world.device, recipe.train.precision)
     return Log(
         recipe.out or Path(),
@@ -418,14 +421,23 @@ def data_of(recipe: PretrainRecipe) -> DataConfig:
 
 
 def objective_of(recipe: PretrainRecipe) -> Callable[[nn.Module, Batch], dict[str, Term]]:
+    """The sum of the terms' mean losses."""
     terms = recipe.terms
 
     def objective(model: nn.Module, batch: Batch) -> dict[str, Term]:
-        logits = model(*batch[:5], predicted=batch.predicted)
-        labels = {"mlm": batch.labels, "nsp": batch.pair_labels, "sop": batch.pair_labels}
-        return {
-            term: cross_entropy(one, labels[term]) for term, one in zip(terms, logits, strict=True)
-        }
+        # On a CPU all logits at once are slow (benchmarks/train_step.py); a GPU has room for them,
+        # and a compiled model makes them best by itself.
+        is_projected = batch.ids.is_cuda or recipe.train.compile
+        outputs = model(*batch[:5], predicted=batch.predicted, is_projected=is_projected)
+        found = {}
+        for term, output in zip(terms, outputs, strict=True):
+            if term == "mlm" and not is_projected:
+                bert = cast(Bert, getattr(model, "module", model))  # DDP holds it
+                found[term] = linear_cross_entropy(output, *bert.output_layer(), batch.labels)
+            else:
+                labels = batch.labels if term == "mlm" else batch.pair_labels
+                found[term] = cross_entropy(output, labels)
+        return found
 
     return objective
 

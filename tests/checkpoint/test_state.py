@@ -143,6 +143,24 @@ def test_the_newest_that_is_whole_is_found(saving: Saving, model: Bert, name: st
         find_checkpoint(saving.folder)
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_damaged_one_of_a_later_step_costs_no_other(
+    saving: Saving, model: Bert, keep: int
+) -> None:
+    """The run goes on from step 1, and 9 stays where it is until it is written again."""
+    saving = replace(saving, keep=keep)
+    save(saving, model, 1)
+    save(saving, model, 9, score=5.0)
+    (list_checkpoints(saving.folder)[-1] / "state.safetensors").write_bytes(b"")
+    save(saving, model, 1)
+    for step, score in ((2, 1.0), (3, 0.0), (4, None)):
+        save(saving, model, step, score)
+        assert find_checkpoint(saving.folder).counters.step == step
+    assert steps_of(saving) == ([2, 4, 9] if keep == 1 else [2, 3, 4, 9])
+    save(saving, model, 9)
+    assert find_checkpoint(saving.folder).counters.step == 9
+
+
 def test_what_a_kill_left_is_removed_and_nothing_else(saving: Saving, model: Bert) -> None:
     folder = save(saving, model, 1)
     left = [

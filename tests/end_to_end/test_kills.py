@@ -23,7 +23,7 @@ from tests.train.runs import check_same_weights, metrics, recipe, run, write_tex
 NUM_KILLS = int(os.environ.get("BERTIE_KILLS", "3"))
 LONGEST_LIFE_S = 1.0
 SETS = (
-    "train.budget=60 steps",
+    "train.budget=30 steps",
     "train.save_every=1",
     "train.evaluate_every=7",
     "train.log_every=3",
@@ -42,7 +42,8 @@ def live(store: Path, out: Path) -> None:
 @pytest.fixture
 def context() -> ForkServerContext:
     context = get_context("forkserver")
-    context.set_forkserver_preload(["tests.end_to_end.test_kills"])
+    # An optimizer's first step loads dynamo, which takes longer than the lives here.
+    context.set_forkserver_preload(["torch._dynamo", "tests.end_to_end.test_kills"])
     return context
 
 
@@ -88,12 +89,12 @@ def is_finished(
 ) -> bool:
     """Lives once, to a random moment while there are kills left; counts what the kill hit."""
     found["lives"] += 1
+    before = find_halves(out)
     life_s = chance.uniform(0, LONGEST_LIFE_S) if found["kills"] < num_kills else None
     if live_once(context, store, out, life_s):
         return True
     found["kills"] += 1
-    hit = what_was_hit(out)
-    found[f"kills {hit}"] += 1
+    found[f"kills {what_was_hit(out, before)}"] += 1
     checkpoint = find_checkpoint(out)  # every kill leaves a checkpoint, or none yet
     assert checkpoint is not None or not list_checkpoints(out)
     return False
@@ -112,14 +113,20 @@ def live_once(context: ForkServerContext, store: Store, out: Path, life_s: float
     return process.exitcode == 0
 
 
-def what_was_hit(out: Path) -> str:
-    """A draft or an old folder is left only by a kill that hit the writing of it."""
-    folders = [*out.glob(".*"), *(out / "checkpoints").glob(".*")]
-    if any(".draft-" in folder.name or ".old-" in folder.name for folder in folders):
+def what_was_hit(out: Path, before: set[Path]) -> str:
+    """By what the kill left half done that was not so before."""
+    new = find_halves(out) - before
+    if any(".draft-" in folder.name or ".old-" in folder.name for folder in new):
         return "while saving"
-    if any(not is_whole(folder) for folder in list_checkpoints(out)):
+    if new:
         return "while removing an old checkpoint"
-    return "while training" if list_checkpoints(out) else "before the first checkpoint"
+    return "at other moments" if list_checkpoints(out) else "before the first checkpoint"
+
+
+def find_halves(out: Path) -> set[Path]:
+    """Drafts, and checkpoints that are not whole."""
+    drafts = {*out.glob(".*"), *(out / "checkpoints").glob(".*")}
+    return drafts | {folder for folder in list_checkpoints(out) if not is_whole(folder)}
 
 
 def is_whole(folder: Path) -> bool:

@@ -7,7 +7,7 @@ all, and is verified before it is used.
 import hashlib
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,15 +104,18 @@ def save_checkpoint(
             f"the checkpoint of step {counters.step} could not be written: {error}; {rest}. "
             "Make room and give the same command again"
         ) from None
-    remove_old(saving)
+    remove_old(folder, saving.keep)
     return folder
 
 
-def remove_old(saving: Saving) -> None:
-    """Removes all checkpoints but the newest few and the one with the best score."""
-    old = list_checkpoints(saving.folder)
-    best = find_best(saving.folder)
-    for folder in old[: -saving.keep]:
+def remove_old(newest: Path, keep: int) -> None:
+    """Removes all checkpoints but the newest few and the one with the best score.
+
+    One of a later step is damaged, or the run would have gone on from it: it counts nowhere.
+    """
+    done = [path for path in list_checkpoints(newest.parents[1]) if path.name <= newest.name]
+    best = choose_best(done)
+    for folder in done[:-keep]:
         if folder != best:
             shutil.rmtree(folder)
 
@@ -131,7 +134,11 @@ def list_checkpoints(run: Path) -> list[Path]:
 
 def find_best(run: Path) -> Path | None:
     """The checkpoint with the best score, the newest of equals; none if none has a score."""
-    scores = {folder: read_score(folder) for folder in list_checkpoints(run)}
+    return choose_best(list_checkpoints(run))
+
+
+def choose_best(folders: Iterable[Path]) -> Path | None:
+    scores = {folder: read_score(folder) for folder in folders}
     scored = {folder: score for folder, score in scores.items() if score is not None}
     return max(scored, key=lambda folder: (scored[folder], folder), default=None)
 
