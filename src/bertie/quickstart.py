@@ -126,14 +126,14 @@ def learn_vocab(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
     begin(out, VOCAB)
     sets = (f"corpus.held_out_percent={scale.held_out_percent}",)
     text, vocab, size = out / TEXT, out / VOCAB, scale.num_pieces
-    yield f"$ bertie vocab {text} --out {vocab} --size {size}{show_sets(sets)}"
+    yield command("vocab", text, "--out", vocab, "--size", size, sets=sets)
     recipe = read_recipe(VocabRecipe, None, [f"learn.size={size}", *sets])
     with screen.progress() as on_progress:
         learned = make_vocab([text], vocab, recipe, workers=WORKERS, on_progress=on_progress)
     fit = learned.coverage
     yield f"  {len(learned.tokenizer.pieces):,} pieces from {learned.num_words:,} words"
     yield f"  {fit.pieces_per_word:.2f} of them make a word of the held-out text"
-    yield f'$ bertie tokenize "{SENTENCE}" --vocab {vocab}'
+    yield command("tokenize", SENTENCE, "--vocab", vocab)
     yield "  " + " ".join(learned.tokenizer.tokens(learned.tokenizer.encode(SENTENCE).ids))
 
 
@@ -141,7 +141,7 @@ def make_store(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
     begin(out, STORE)
     sets = (f"corpus.held_out_percent={scale.held_out_percent}",)
     text, vocab, store = out / TEXT, out / VOCAB, out / STORE
-    yield f"$ bertie prepare {text} --vocab {vocab} --out {store}{show_sets(sets)}"
+    yield command("prepare", text, "--vocab", vocab, "--out", store, sets=sets)
     recipe = read_recipe(PrepareRecipe, None, sets)
     with screen.progress() as on_progress:
         made = prepare([text], vocab, store, recipe, workers=WORKERS, on_progress=on_progress)
@@ -158,14 +158,12 @@ def pretrain_and_compare(out: Path, scale: Scale, screen: Screen) -> Iterator[st
     made = {}
     for folder, sets in ((BEFORE, (*scale.pretrain, ONE_STEP)), (RUN, scale.pretrain)):
         begin(out, folder, STORE)  # the rows of an epoch lie beside the text
-        yield f"$ bertie pretrain quickstart --store {out / STORE} --out {out / folder}" + (
-            show_sets(sets)
-        )
+        places = "--store", out / STORE, "--out", out / folder
+        yield command("pretrain", "quickstart", *places, sets=sets)
         if folder == BEFORE:
-            yield "  (the model as it begins: the rate of the first step is 0)"
+            yield "  the model as it begins: the rate of the first step is 0"
         recipe = read_recipe(PretrainRecipe, "quickstart", sets)
-        with screen.watch() as show:
-            show = show if folder == RUN else lambda line: None
+        with (screen if folder == RUN else Screen()).watch() as show:
             made[folder] = pretrain(replace(recipe, store=out / STORE, out=out / folder), show=show)
     yield from compare(made[BEFORE], made[RUN])
 
@@ -173,7 +171,7 @@ def pretrain_and_compare(out: Path, scale: Scale, screen: Screen) -> Iterator[st
 def compare(before: Pretrained, after: Pretrained) -> Iterator[str]:
     spent = after.counters
     yield f"  {spent.step:,} steps, {spent.tokens:,} tokens in {describe_seconds(spent.seconds)}"
-    if not after.held_out:
+    if not after.guessing:
         yield "  no text was held out, so nothing can be compared"
         return
     yield "  On held-out documents, where the model sees [MASK]:     loss   right"
@@ -201,7 +199,7 @@ def fill_masks(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
     sides = {"before:": BEFORE, "after:": RUN}
     engines = {name: Engine.load(out / folder / "model") for name, folder in sides.items()}
     for text in MASKED:
-        yield f'$ bertie fill {out / RUN / "model"} "{text}" --top {NUM_GUESSES}'
+        yield command("fill", out / RUN / "model", text, "--top", NUM_GUESSES)
         for name, engine in engines.items():
             fills = engine.fill(text, top=NUM_GUESSES).masks[0]
             guesses = ", ".join(f"{fill.piece} {fill.probability:.1%}" for fill in fills)
@@ -216,11 +214,9 @@ def tell_packages(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
     made = {}
     for folder, model in ((TUNED, RUN), (SCRATCH, BEFORE)):
         begin(out, folder)
-        yield (
-            f"$ bertie finetune quickstart-packages --model {out / model / 'model'} "
-            f"--train {out / TRAIN} --test {out / TEST} --out {out / folder}"
-            + show_sets(scale.finetune)
-        )
+        places = "--model", out / model / "model", "--train", out / TRAIN, "--test", out / TEST
+        words = ("finetune", "quickstart-packages", *places, "--out", out / folder)
+        yield command(*words, sets=scale.finetune)
         recipe = read_recipe(FinetuneRecipe, "quickstart-packages", scale.finetune)
         recipe = replace(
             recipe,
@@ -278,9 +274,13 @@ def list_files(out: Path) -> list[str]:
 # --- words ---
 
 
-def show_sets(sets: Sequence[str]) -> str:
-    """Settings as one types them after a command."""
-    return "".join(f" --set {shlex.quote(one)}" for one in sets)
+def command(*words: object, sets: Sequence[str] = ()) -> str:
+    """
+    >>> command("fill", Path("run/model"), "A [MASK].", "--top", 3)
+    "$ bertie fill run/model 'A [MASK].' --top 3"
+    """
+    settings = (word for one in sets for word in ("--set", one))
+    return "$ " + shlex.join(["bertie", *map(str, words), *settings])
 
 
 def describe_seconds(seconds: float) -> str:

@@ -2,7 +2,13 @@
 
 from pathlib import Path
 
-from bertie.data.docstrings import find_sources, read_docstrings, read_manual
+from bertie.data.docstrings import (
+    Docstrings,
+    find_sources,
+    label,
+    read_docstrings,
+    read_manual,
+)
 
 
 def test_docstrings_come_in_order_and_nothing_is_run(tmp_path: Path) -> None:
@@ -50,3 +56,39 @@ def test_the_standard_library_is_found_once_and_has_a_manual() -> None:
     assert len({path for _, path in sources}) == len(sources) > 500
     assert {"argparse", "collections", "numpy"} <= {package for package, _ in sources}
     assert any('The "with" statement' in chapter for chapter in read_manual())
+
+
+def long(*words: str) -> tuple[str, ...]:
+    return tuple(f"{word}: long enough to be told from all the others" for word in words)
+
+
+FOUND = [
+    Docstrings("a", long("1", "2", "both packages")),
+    Docstrings("a", long("held out", "2")),  # the document of "2" above is not held out
+    Docstrings("b", (*long("3", "both packages"), "too short")),
+    Docstrings("b", long("4", "5", "6", "held out too")),
+    Docstrings("c", long("7")),
+]
+
+
+def test_labelled_docstrings_have_one_package_and_one_side() -> None:
+    taught, tested = label(
+        FOUND,
+        is_held_out=lambda document: "held out" in document,
+        num_packages=2,
+        num_each=3,
+    )
+    assert {one.package for one in taught + tested} == {"a", "b"}  # c has the fewest
+    texts = [one.text.partition(":")[0] for one in taught]
+    assert sorted(texts) == ["1", "3"]
+    assert {one.text.partition(":")[0] for one in tested} < {"held out", "held out too", *"456"}
+    assert len([one for one in tested if one.package == "b"]) == 3  # of four
+    assert label(FOUND[::-1], is_held_out=lambda _: False, num_packages=9, num_each=9)[1] == []
+
+
+def test_which_docstrings_are_taken_does_not_depend_on_the_order_of_files() -> None:
+    one, other = (
+        label(found, is_held_out=lambda _: False, num_packages=2, num_each=2)[0]
+        for found in (FOUND, FOUND[::-1])
+    )
+    assert sorted(one) == sorted(other)

@@ -418,9 +418,13 @@ def quickstart(
     """
     from bertie.quickstart import Scale, Screen, run_quickstart
     from bertie.train.log import watch
+    from bertie.train.loop import Stopped
 
-    for line in run_quickstart(out, Scale(), Screen(progress=progress_bar, watch=watch)):
-        print(line, flush=True)
+    try:
+        for line in run_quickstart(out, Scale(), Screen(progress=progress_bar, watch=watch)):
+            print(line, flush=True)
+    except Stopped as stopped:
+        raise SystemExit(128 + stopped.number) from None
 
 
 def main() -> None:
