@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from bertie.config import find_recipe, read_recipe
 from bertie.errors import UserError
+from bertie.finetune import FinetuneRecipe
 from bertie.pretrain import PretrainRecipe
 from bertie.vocab import VocabRecipe
 
@@ -101,6 +102,8 @@ SHIPPED = {
     "vocab-english": VocabRecipe,
     "vocab-cased": VocabRecipe,
     "vocab-chinese": VocabRecipe,
+    "quickstart": PretrainRecipe,
+    "quickstart-packages": FinetuneRecipe,
     "tiny-cpu": PretrainRecipe,
     "mini": PretrainRecipe,
     "small": PretrainRecipe,

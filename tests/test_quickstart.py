@@ -1,22 +1,89 @@
 """The quickstart runs offline on this machine's own documentation."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from bertie import quickstart
+from bertie.checkpoint.model_dir import open_model
+from bertie.config import read_recipe
 from bertie.errors import UserError
+from bertie.model.bert import Bert
+from bertie.pretrain import PretrainRecipe
+from bertie.quickstart import Scale, clear, run_quickstart
 from bertie.text.tokenizer import Tokenizer
 
+SMALL = ("model.hidden_size=16", "model.num_layers=1")
+TOY = Scale(
+    num_pieces=1_000,
+    num_packages=3,
+    num_each=10,
+    held_out_percent=30,
+    pretrain=(*SMALL, "train.budget=3 steps", "train.threads=1"),
+    finetune=("train.budget=1 epochs", "train.threads=1"),
+)
+VERBS = ["vocab", "tokenize", "prepare", "pretrain", "fill", "finetune"]
+PACKAGES = ("email", "json", "http", "logging")
 
-def test_the_quickstart_goes_the_whole_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = [(p, path) for p, path in quickstart.find_sources() if p in ("email", "json", "http")]
-    monkeypatch.setattr(quickstart, "find_sources", lambda: sources)
-    for _ in range(2):  # a second run starts afresh
-        lines = list(quickstart.run_quickstart(tmp_path / "quickstart"))
-    assert len(Tokenizer.load(tmp_path / "quickstart" / "vocab").pieces) == quickstart.SIZE
-    assert any(line.startswith("$ bertie vocab") for line in lines)
-    assert any("[CLS] return a new list" in line for line in lines)
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The folder, and what was said, of a second run: it starts afresh."""
+    out = tmp_path_factory.mktemp("toy") / "quickstart"
+    sources = [(p, path) for p, path in quickstart.find_sources() if p in PACKAGES]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quickstart, "find_sources", lambda: sources)
+        for _ in range(2):
+            lines = list(run_quickstart(out, TOY))
+    return out, lines
+
+
+def test_the_quickstart_goes_the_whole_way(toy: tuple[Path, list[str]]) -> None:
+    out, lines = toy
+    said = [line.split()[2] for line in lines if line.startswith("$ bertie")]
+    assert list(dict.fromkeys(said)) == VERBS
+    assert len(Tokenizer.load(out / "vocab").pieces) == TOY.num_pieces
+    assert open_model(out / "run" / "model").model.heads == ("masked_lm", "next_sentence")
+    assert open_model(out / "finetuned" / "model").model.heads == ("sequence",)
+    assert sum(line.strip().startswith(("before:", "after:")) for line in lines) == 10
+
+
+def test_what_it_says_is_what_was_measured(toy: tuple[Path, list[str]]) -> None:
+    _, lines = toy
+    rows = {
+        name: float(re.search(rf"{name} +([0-9.]+) ", "\n".join(lines))[1])
+        for name in ("guessing by frequency", "before training", "after training")
+    }
+    gap = rows["guessing by frequency"] - rows["after training"]
+    side = "below" if gap > 0 else "above"
+    assert any(f"{abs(gap):.2f} nats {side} guessing" in line for line in lines)
+    assert sum(bool(re.search(r"(weights|random) +[0-9.]+%$", line)) for line in lines) == 3
+
+
+def test_the_model_before_training_is_the_one_that_training_began_with(
+    toy: tuple[Path, list[str]],
+) -> None:
+    found = open_model(toy[0] / "untrained" / "model").model
+    recipe = read_recipe(PretrainRecipe, "quickstart", TOY.pretrain)
+    begun = Bert(found.config, recipe.heads, generator=torch.Generator().manual_seed(0))
+    for name, weight in found.named_parameters():
+        torch.testing.assert_close(weight, begun.get_parameter(name), rtol=0, atol=0)
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_nothing_of_the_test_is_trained_on(toy: tuple[Path, list[str]]) -> None:
+    folder, _ = toy
+    tested = read_rows(folder / "test.jsonl")
+    taught = read_rows(folder / "train.jsonl")
+    assert tested and taught
+    assert not {row["text"] for row in tested} & {row["text"] for row in taught}
+    assert {row["label"] for row in tested} <= {row["label"] for row in taught}
 
 
 def test_a_folder_with_work_of_others_is_refused(tmp_path: Path) -> None:
@@ -24,5 +91,20 @@ def test_a_folder_with_work_of_others_is_refused(tmp_path: Path) -> None:
     mine.parent.mkdir()
     mine.write_text("x")
     with pytest.raises(UserError, match="holds vocab/model"):
-        list(quickstart.run_quickstart(tmp_path))
+        list(run_quickstart(tmp_path))
     assert mine.exists()
+
+
+def test_what_an_interrupted_step_left_is_ours_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    quickstart.begin(out, "run", "store")
+    for name in ("run/checkpoints/a", "store.draft/part", "store/epoch"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("x")
+    mine = out / "runs.txt"  # begins alike
+    mine.write_text("x")
+    with pytest.raises(UserError, match=r"holds runs\.txt"):
+        clear(out)
+    mine.unlink()
+    clear(out)
+    assert not out.exists()

@@ -25,14 +25,14 @@ from bertie.checkpoint.state import (
     list_checkpoints,
     remove_drafts,
 )
-from bertie.data.entropy import unigram_entropy
+from bertie.data.entropy import guess_by_frequency, unigram_entropy
 from bertie.data.loader import Batch, Loader
 from bertie.data.steps import TERMS, DataConfig
 from bertie.data.store import TOKENIZER, Store, open_store
 from bertie.errors import UserError
 from bertie.model.bert import Bert
 from bertie.model.config import ModelConfig, train_flops
-from bertie.objectives import Term, cross_entropy, linear_cross_entropy
+from bertie.objectives import IGNORED, Term, cross_entropy, linear_cross_entropy
 from bertie.plan import Plan, make_plan
 from bertie.prepare import HELD_OUT
 from bertie.report.pretraining import write_pretraining_report
@@ -60,6 +60,7 @@ HARMLESS = {
     "train.recompute",
     "train.sharding",
     "train.device",
+    "train.threads",
     "train.log_every",
     "train.evaluate_every",
     "train.save_every",
@@ -120,6 +121,7 @@ class Pretrained:
     counters: Counters
     held_out: dict[str, float]  # empty if the store has nothing held out
     unigram: float  # nats: the loss of guessing by frequency
+    guessing: dict[str, float]  # what that gives at the held-out [MASK] positions
 
 
 def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretrained:
@@ -150,6 +152,7 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
             begin_run(out, settings, unigram, world)
             for note in (*notes, *preflight(plan, model, store, unigram, checkpoint)):
                 show({"note": note})
+        evaluate = HeldOut(store, plan.phases[-1].data, recipe, world)
         trainer = Trainer(
             model,
             objective_of(recipe),
@@ -165,7 +168,7 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
             ),
             world=world,
             log=open_log(recipe, plan, model, world, with_warnings(show, unigram), checkpoint),
-            evaluate=HeldOut(store, plan.phases[-1].data, recipe, world),
+            evaluate=evaluate,
             resume=checkpoint,
         )
         run_phases(trainer, plan, store, world)
@@ -174,7 +177,11 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
             publish(out)
             write_pretraining_report(out)
         return Pretrained(
-            model=out / "model", counters=trainer.counters, held_out=held_out, unigram=unigram
+            model=out / "model",
+            counters=trainer.counters,
+            held_out=held_out,
+            unigram=unigram,
+            guessing=evaluate.guess(store),
         )
 
 
@@ -463,6 +470,15 @@ class HeldOut:
         )
         headlines = ("mask_loss", "mlm_loss", f"{self.pair}_loss")  # the first that is there
         return figures, next((-figures[name] for name in headlines if name in figures), None)
+
+    def guess(self, store: Store) -> dict[str, float]:
+        """The figures of [MASK] positions for one who knows the pieces' frequencies alone."""
+        parts = [b.labels[b.ids[b.predicted] == self.mask_id] for b in self.batches]
+        labels = torch.cat([torch.zeros(0, dtype=torch.int64), *parts]).numpy()
+        labels = labels[labels != IGNORED]
+        sums = (*guess_by_frequency(store, labels), len(labels))
+        loss, num_right, total = self.world.sum(sums)
+        return {"mask_loss": loss / total, "mask_accuracy": num_right / total} if total else {}
 
 
 def held_out_batches(store: Store, data: DataConfig, world: World) -> Iterator[Batch]:

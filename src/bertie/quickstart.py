@@ -1,72 +1,292 @@
 """The whole way on text that is on every Python machine, printed as commands to repeat it."""
 
 import json
+import shlex
+import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertie.config import read_recipe
-from bertie.data.docstrings import find_sources, read_docstrings, read_manual
-from bertie.errors import UserError
-from bertie.text.count import available_cores
-from bertie.text.files import VOCAB
-from bertie.text.hugging_face import SETTINGS
-from bertie.vocab import VocabRecipe, make_vocab
-
-EXAMPLES = (
-    "Return a new list containing all items from the iterable in ascending order.",
-    "Raises ValueError if the tokenizer is uninitialised.",
+from bertie.data.corpus import document_hash, is_held_out
+from bertie.data.docstrings import (
+    Docstrings,
+    find_sources,
+    label,
+    read_docstrings,
+    read_manual,
 )
-SIZE = 4_000
+from bertie.errors import UserError
+from bertie.finetune import Finetuned, FinetuneRecipe, finetune
+from bertie.infer.engine import Engine
+from bertie.prepare import PrepareRecipe, prepare
+from bertie.pretrain import Pretrained, PretrainRecipe, pretrain
+from bertie.train.log import Show
+from bertie.vocab import Progress, VocabRecipe, make_vocab
+
+# What stands in the folder.
+TEXT, VOCAB, STORE, RUN, BEFORE = "docs.jsonl", "vocab", "store", "run", "untrained"
+TRAIN, TEST, TUNED, SCRATCH = "train.jsonl", "test.jsonl", "finetuned", "from_scratch"
+NOTED = "quickstart.json"  # which files are ours
+
+SENTENCE = "Raises ValueError if the tokenizer is uninitialised."
+MASKED = (
+    "Return True if the file exists, False [MASK].",
+    "Raises ValueError [MASK] the argument is not valid.",
+    "The default [MASK] is None.",
+    "Return the [MASK] of the list.",
+    "This method is [MASK] by the server.",
+)
+NUM_GUESSES = 3
+WORKERS = 1  # processes take longer to start than so little text to read
+ONE_STEP = "train.budget=1 steps"
 
 
-def run_quickstart(out: Path) -> Iterator[str]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    """How much of everything: enough to see something in under five minutes."""
+
+    num_pieces: int = 4_000
+    held_out_percent: int = 10
+    num_packages: int = 12
+    num_each: int = 50  # docstrings of a package to learn from, and at most as many to test on
+    pretrain: tuple[str, ...] = ()  # settings other than the recipe's
+    finetune: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Screen:
+    """Bars to show while something is done."""
+
+    progress: Callable[[], AbstractContextManager[Progress]] = lambda: nullcontext(
+        lambda what, done, total: None
+    )
+    watch: Callable[[], AbstractContextManager[Show]] = lambda: nullcontext(lambda line: None)
+
+
+def run_quickstart(
+    out: Path, scale: Scale | None = None, screen: Screen | None = None
+) -> Iterator[str]:
     """Does one step after the other in the folder `out`; yields what to tell the user."""
     started_at = time.perf_counter()
-    text, vocab = out / "docs.jsonl", out / "vocab"
+    scale, screen = scale or Scale(), screen or Screen()
     clear(out)
-    num_documents, num_chars = write_docs(text)
-    yield f"{text}: {num_documents:,} documents, {num_chars / 1e6:.1f} million characters"
-    yield "  from the docstrings and the manual of this machine's Python"
-    yield ""
-    recipe = read_recipe(VocabRecipe, None, [f"learn.size={SIZE}"])
-    learned = make_vocab([text], vocab, recipe, workers=available_cores())
-    fit = learned.coverage
-    yield f"$ bertie vocab {text} --out {vocab} --size {SIZE}"
-    yield f"  {len(learned.tokenizer.pieces):,} pieces from {learned.num_words:,} words"
-    yield f"  on {fit.num_words:,} words of text it has not seen:"
-    yield f"  {fit.pieces_per_word:.3f} pieces a word,"
-    yield f"  {fit.whole_share:.1%} of them whole, {fit.unknown_share:.3%} unknown"
-    yield ""
-    for example in EXAMPLES:
-        yield f'$ bertie tokenize "{example}" --vocab {vocab}'
-        yield "  " + " ".join(learned.tokenizer.tokens(learned.tokenizer.encode(example).ids))
-    yield ""
-    yield f"All in {time.perf_counter() - started_at:.0f} s. With your own text:"
+    for step in (gather, learn_vocab, make_store, pretrain_and_compare, fill_masks, tell_packages):
+        yield from step(out, scale, screen)
+        yield ""
+    yield f"All in {describe_seconds(time.perf_counter() - started_at)}. With your own text:"
     yield "$ bertie vocab YOUR_TEXT --out my_vocab"
+    yield "$ bertie prepare YOUR_TEXT --vocab my_vocab --out my_store"
+    yield "$ bertie pretrain tiny-cpu --store my_store --out my_run"
+    yield "$ bertie finetune --model my_run/model --train YOUR_TABLE --out my_task"
+
+
+# --- the text ---
+
+
+def gather(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
+    """Documents to pre-train on, and labelled docstrings to fine-tune with."""
+    begin(out, TEXT, TRAIN, TEST)
+    yield "The text: the docstrings and the manual of this machine's Python and its packages"
+    with screen.progress() as on_progress:
+        found = list(read_all(on_progress))
+    documents = [(one.document, one.package) for one in found]
+    documents += [(chapter, "manual") for chapter in read_manual()]
+    write_rows(out / TEXT, [{"text": text, "package": name} for text, name in documents if text])
+    parts = label(
+        found,
+        is_held_out=lambda document: is_held_out(document_hash(document), scale.held_out_percent),
+        num_packages=scale.num_packages,
+        num_each=scale.num_each,
+    )
+    for name, part in zip((TRAIN, TEST), parts, strict=True):
+        write_rows(out / name, [{"text": one.text, "label": one.package} for one in part])
+    num_chars = sum(len(text) for text, _ in documents)
+    yield f"  {out / TEXT}: {len(documents):,} documents, {num_chars / 1e6:.1f} million characters"
+
+
+def read_all(on_progress: Progress) -> Iterator[Docstrings]:
+    sources = find_sources()
+    for number, (package, path) in enumerate(sources, 1):
+        found = read_docstrings(path, package)
+        on_progress("reading docstrings", number, len(sources))
+        if found.texts:
+            yield found
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    draft = path.with_name(f"{path.name}.draft")
+    draft.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    draft.replace(path)
+
+
+def learn_vocab(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
+    begin(out, VOCAB)
+    sets = (f"corpus.held_out_percent={scale.held_out_percent}",)
+    text, vocab, size = out / TEXT, out / VOCAB, scale.num_pieces
+    yield command("vocab", text, "--out", vocab, "--size", size, sets=sets)
+    recipe = read_recipe(VocabRecipe, None, [f"learn.size={size}", *sets])
+    with screen.progress() as on_progress:
+        learned = make_vocab([text], vocab, recipe, workers=WORKERS, on_progress=on_progress)
+    fit = learned.coverage
+    yield f"  {len(learned.tokenizer.pieces):,} pieces from {learned.num_words:,} words"
+    yield f"  {fit.pieces_per_word:.2f} of them make a word of the held-out text"
+    yield command("tokenize", SENTENCE, "--vocab", vocab)
+    yield "  " + " ".join(learned.tokenizer.tokens(learned.tokenizer.encode(SENTENCE).ids))
+
+
+def make_store(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
+    begin(out, STORE)
+    sets = (f"corpus.held_out_percent={scale.held_out_percent}",)
+    text, vocab, store = out / TEXT, out / VOCAB, out / STORE
+    yield command("prepare", text, "--vocab", vocab, "--out", store, sets=sets)
+    recipe = read_recipe(PrepareRecipe, None, sets)
+    with screen.progress() as on_progress:
+        made = prepare([text], vocab, store, recipe, workers=WORKERS, on_progress=on_progress)
+    for name, part in (("to train with", made.train), ("held out", made.held_out)):
+        if part is not None:
+            yield f"  {part.num_documents:,} documents {name}, {part.num_tokens:,} tokens"
+
+
+# --- pre-training ---
+
+
+def pretrain_and_compare(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
+    """The model before and after, beside one who knows nothing but frequencies."""
+    made = {}
+    for folder, sets in ((BEFORE, (*scale.pretrain, ONE_STEP)), (RUN, scale.pretrain)):
+        begin(out, folder, STORE)  # the rows of an epoch lie beside the text
+        places = "--store", out / STORE, "--out", out / folder
+        yield command("pretrain", "quickstart", *places, sets=sets)
+        if folder == BEFORE:
+            yield "  the model as it begins: the rate of the first step is 0"
+        recipe = read_recipe(PretrainRecipe, "quickstart", sets)
+        with (screen if folder == RUN else Screen()).watch() as show:
+            made[folder] = pretrain(replace(recipe, store=out / STORE, out=out / folder), show=show)
+    yield from compare(made[BEFORE], made[RUN])
+
+
+def compare(before: Pretrained, after: Pretrained) -> Iterator[str]:
+    spent = after.counters
+    yield f"  {spent.step:,} steps, {spent.tokens:,} tokens in {describe_seconds(spent.seconds)}"
+    if not after.guessing:
+        yield "  no text was held out, so nothing can be compared"
+        return
+    yield "  On held-out documents, where the model sees [MASK]:     loss   right"
+    for name, figures in (
+        ("guessing by frequency", after.guessing),
+        ("the model before training", before.held_out),
+        ("the model after training", after.held_out),
+    ):
+        loss, share = figures["mask_loss"], figures["mask_accuracy"]
+        yield f"    {name:<50} {loss:>6.3f} {share:>7.1%}"
+    gap = after.guessing["mask_loss"] - after.held_out["mask_loss"]
+    side = "below" if gap >= 0 else "above"
+    yield f"  That is {abs(gap):.2f} nats {side} guessing by frequency."
+    for kind, seen in (("kept", "the token itself"), ("random", "another token")):
+        if f"{kind}_accuracy" in after.held_out:
+            share = after.held_out[f"{kind}_accuracy"]
+            yield f"  Apart from that, where it sees {seen}: {share:.1%} right."
+    if "nsp_accuracy" in after.held_out:
+        share = after.held_out["nsp_accuracy"]
+        yield f"  Does the second text follow the first? {share:.1%} right; by chance, 50%."
+
+
+def fill_masks(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
+    begin(out)
+    sides = {"before:": BEFORE, "after:": RUN}
+    engines = {name: Engine.load(out / folder / "model") for name, folder in sides.items()}
+    for text in MASKED:
+        yield command("fill", out / RUN / "model", text, "--top", NUM_GUESSES)
+        for name, engine in engines.items():
+            fills = engine.fill(text, top=NUM_GUESSES).masks[0]
+            guesses = ", ".join(f"{fill.piece} {fill.probability:.1%}" for fill in fills)
+            yield f"  {name:<7} {guesses}"
+
+
+# --- fine-tuning ---
+
+
+def tell_packages(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
+    """Which package is a docstring from? Learned from the pre-trained and from random weights."""
+    made = {}
+    for folder, model in ((TUNED, RUN), (SCRATCH, BEFORE)):
+        begin(out, folder)
+        places = "--model", out / model / "model", "--train", out / TRAIN, "--test", out / TEST
+        words = ("finetune", "quickstart-packages", *places, "--out", out / folder)
+        yield command(*words, sets=scale.finetune)
+        recipe = read_recipe(FinetuneRecipe, "quickstart-packages", scale.finetune)
+        recipe = replace(
+            recipe,
+            model=out / model / "model",
+            out=out / folder,
+            data=replace(recipe.data, train=out / TRAIN, test=(out / TEST,)),
+        )
+        with screen.watch() as show:
+            made[folder] = finetune(recipe, show=show)
+    begin(out)
+    yield from compare_tuned(made[TUNED], made[SCRATCH], out / TEST)
+
+
+def compare_tuned(tuned: Finetuned, scratch: Finetuned, test: Path) -> Iterator[str]:
+    results = tuned.results
+    num_labels = len(results.labels)
+    yield f"  Which of {num_labels} packages is a docstring from?"
+    yield f"  {results.num_train:,} to learn from, {results.num_dev:,} to choose by; right of those"
+    yield f"  in {test}, of documents that no training has seen:"
+    yield f"    guessing at random             {1 / num_labels:>6.1%}"
+    for name, made in (("random weights", scratch), ("pre-trained weights", tuned)):
+        yield f"    fine-tuned {name:<19} {made.tests[str(test)]['accuracy']:>6.1%}"
+
+
+# --- the folder ---
+
+
+def begin(out: Path, *names: str) -> None:
+    """Notes which files are here, and which files or folders are about to be written."""
+    out.mkdir(parents=True, exist_ok=True)
+    coming = [*names, *(f"{name}.draft" for name in names)]
+    noted = {"files": list_files(out), "coming": coming}
+    (out / NOTED).write_text(json.dumps(noted), encoding="utf-8")
 
 
 def clear(out: Path) -> None:
     """Removes what an earlier quickstart wrote; a folder with anything else in it is refused."""
-    own = {f"vocab/{name}" for name in (VOCAB, SETTINGS)} | {"vocab", "docs.jsonl"}
-    found = {path: path.relative_to(out).as_posix() for path in out.rglob("*")}
-    if strange := sorted(set(found.values()) - own):
-        raise UserError(
-            f"{out} holds {strange[0]}, which is not of a quickstart; choose another --out"
-        )
-    for path in found:
-        if path.is_file():
-            path.unlink()
+    noted: dict[str, list[str]] = {"files": [], "coming": []}
+    if (out / NOTED).is_file():
+        noted = json.loads((out / NOTED).read_text(encoding="utf-8"))
+    own = {NOTED, *noted["files"]}
+    for path in list_files(out):
+        if path not in own and path.partition("/")[0] not in noted["coming"]:
+            raise UserError(
+                f"{out} holds {path}, which is not of a quickstart; choose another --out"
+            )
+    if out.exists():
+        shutil.rmtree(out)
 
 
-def write_docs(path: Path) -> tuple[int, int]:
-    """Writes a document for each source file and chapter; counts documents and characters."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    found = (read_docstrings(path, package) for package, path in find_sources())
-    documents = [(package, "\n".join(texts)) for package, texts in found]
-    documents += [("manual", chapter) for chapter in read_manual()]
-    lines = [json.dumps({"text": text, "package": package}) for package, text in documents if text]
-    draft = path.with_suffix(".draft")
-    draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    draft.replace(path)
-    return len(lines), sum(len(text) for _, text in documents)
+def list_files(out: Path) -> list[str]:
+    return sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir())
+
+
+# --- words ---
+
+
+def command(*words: object, sets: Sequence[str] = ()) -> str:
+    """
+    >>> command("fill", Path("run/model"), "A [MASK].", "--top", 3)
+    "$ bertie fill run/model 'A [MASK].' --top 3"
+    """
+    settings = (word for one in sets for word in ("--set", one))
+    return "$ " + shlex.join(["bertie", *map(str, words), *settings])
+
+
+def describe_seconds(seconds: float) -> str:
+    """
+    >>> describe_seconds(185.4)
+    '3 min 5 s'
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

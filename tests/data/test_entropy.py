@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertie.data import entropy
-from bertie.data.entropy import unigram_entropy
+from bertie.data.entropy import guess_by_frequency, unigram_entropy
 from tests.data.stores import FIRST, PIECES, awkward, write_store
 
 SPECIAL = range(5)
@@ -40,3 +40,19 @@ def test_pieces_are_counted_chunk_by_chunk(tmp_path: Path, monkeypatch: pytest.M
     assert unigram_entropy(store) == whole
     monkeypatch.setattr(entropy, "MOST_TOKENS", 5000)
     assert unigram_entropy(store) == pytest.approx(whole, rel=0.02)  # of the first tokens
+
+
+def test_guessing_the_store_itself_costs_its_entropy(tmp_path: Path) -> None:
+    ids = np.repeat(np.arange(FIRST, FIRST + 4), [5000, 3000, 1500, 500])
+    store = write_store(tmp_path, [[len(ids)]], ids=ids)
+    loss, num_right = guess_by_frequency(store, ids)
+    assert loss / len(ids) == pytest.approx(unigram_entropy(store), rel=0.01)
+    assert num_right == 5000
+
+
+def test_a_piece_that_never_came_costs_much_but_not_all(tmp_path: Path) -> None:
+    store = write_store(tmp_path, [[9]], ids=np.full(9, FIRST))
+    loss, num_right = guess_by_frequency(store, np.array([len(PIECES) - 1]))
+    assert loss == pytest.approx(math.log(9 + len(PIECES)))
+    assert num_right == 0
+    assert guess_by_frequency(store, np.zeros(0, np.int64)) == (0.0, 0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bertie.train import hardware
-from bertie.train.hardware import find_free_bytes, find_peak, free_of_group
+from bertie.train.hardware import find_free_bytes, find_peak, free_of_group, time_threads
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -56,3 +56,22 @@ def test_a_container_may_have_a_limit(tmp_path: Path, limit: str | None, free: i
         (tmp_path / "memory.max").write_text(limit)
         (tmp_path / "memory.current").write_text("600\n")
     assert free_of_group(tmp_path) == free
+
+
+@pytest.mark.parametrize(("slower", "taken"), [(1, 3), (3, 1)])
+def test_torch_is_left_with_the_threads_that_were_faster(
+    monkeypatch: pytest.MonkeyPatch, slower: int, taken: int
+) -> None:
+    now = 0.0
+
+    def work() -> None:
+        nonlocal now
+        now += 10.0 if torch.get_num_threads() == slower else 4.0
+
+    monkeypatch.setattr(hardware.time, "perf_counter", lambda: now)
+    before = torch.get_num_threads()
+    try:
+        assert time_threads(work, 3) == {taken: pytest.approx(4.0), slower: pytest.approx(10.0)}
+        assert torch.get_num_threads() == taken
+    finally:
+        torch.set_num_threads(before)

@@ -80,6 +80,30 @@ def test_one_batch_of_64_is_four_of_16(
         assert one["mlm_accuracy"] == other["mlm_accuracy"]
 
 
+def test_trying_threads_out_changes_no_step(store: Store, tmp_path: Path) -> None:
+    notes: list[str] = []
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)  # so that there is nothing to choose between
+    try:
+        run(store, tmp_path / "plain", recipe())  # with dropout
+        tried = recipe("train.threads=0")
+        run(store, tmp_path / "tried", tried, show=lambda line: notes.append(line.get("note", "")))
+    finally:
+        torch.set_num_threads(before)
+    assert any("ms with 1 thread(s)" in note for note in notes)
+    check_same_weights(tmp_path / "plain", tmp_path / "tried")
+
+
+def test_a_run_has_the_threads_it_asks_for_and_gives_them_back(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = watch_steps(monkeypatch, lambda step: torch.get_num_threads())
+    before = torch.get_num_threads()
+    run(store, tmp_path, recipe(f"train.threads={before + 1}", "train.budget=2 steps"))
+    assert seen == [before + 1] * 2
+    assert torch.get_num_threads() == before
+
+
 def watch_steps(monkeypatch: pytest.MonkeyPatch, look: Callable[[Any], Any]) -> list[Any]:
     """What `look` says of each step, as it is taken."""
     seen, take = [], Trainer.take

@@ -1,7 +1,9 @@
-"""What a device can do: memory left, and operations a second."""
+"""What a device can do: memory left, operations a second, threads that help."""
 
 import os
 import re
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -52,3 +54,21 @@ def free_of_group(folder: Path = Path("/sys/fs/cgroup")) -> int:
     if not limit.is_file() or not limit.read_text(encoding="utf-8").strip().isdigit():
         return 1 << 62
     return int(limit.read_text(encoding="utf-8")) - int(used.read_text(encoding="utf-8"))
+
+
+def time_threads(work: Callable[[], object], most: int, rounds: int = 3) -> dict[int, float]:
+    """Seconds that `work` takes with one thread and with `most`; torch is left with the faster.
+
+    Threads wait for each other after every product: two were ten times slower than one on two
+    cores that others used too.
+    """
+    seconds = dict.fromkeys((1, most), 0.0)
+    work()  # the first time is never like the others
+    for _ in range(rounds):  # in turn, so that both see the same neighbours
+        for threads in seconds:
+            torch.set_num_threads(threads)
+            started_at = time.perf_counter()
+            work()
+            seconds[threads] += (time.perf_counter() - started_at) / rounds
+    torch.set_num_threads(min(seconds, key=seconds.__getitem__))
+    return seconds

@@ -105,6 +105,11 @@ class Log:
             }
         )
 
+    def tell(self, note: str) -> None:
+        """Shows a note, which is no part of the metrics."""
+        if not self.is_silent:
+            self.show({"note": note})
+
     def write(self, line: Mapping[str, Any]) -> None:
         if self.is_silent:
             return

@@ -30,6 +30,7 @@ from bertie.train.distributed import (
     syncing,
     whole,
 )
+from bertie.train.hardware import time_threads
 from bertie.train.log import Log
 from bertie.train.optim import BertOptimizer, OptimConfig, rate
 
@@ -51,6 +52,7 @@ class TrainConfig:
     recompute: bool = False  # activations, in the backward pass: a third more work, less memory
     sharding: Sharding = "none"  # full: weights too large for one GPU lie over all of them
     device: Device = "auto"  # cuda if there is one
+    threads: int | None = None  # of a CPU; 0: one or all, what is faster at first; none: all
     log_every: int = 10  # steps that a line of metrics.jsonl is the mean of
     evaluate_every: int = 500  # steps; on held-out data, and a checkpoint with it; 0: at the end
     save_every: int = 500  # steps; 0: with evaluations only
@@ -67,6 +69,8 @@ class TrainConfig:
                 raise UserError(
                     f"train.{name} must be at least {number}; found {getattr(self, name)}"
                 )
+        if self.threads is not None and self.threads < 0:
+            raise UserError(f"train.threads must be at least 0; found {self.threads}")
 
 
 class OnDevice(Protocol):
@@ -156,6 +160,7 @@ class Trainer:
         self.counters = Counters(loss_scale=scale) if resume is None else resume.counters
         if resume is not None:
             self._load(resume)
+        self.threads = config.threads if world.device.type == "cpu" else None
         self.num_skipped_in_a_row = 0
         self.signals: list[int] = []  # one that comes between two phases counts in the next
         self.started_at = time.monotonic() - self.counters.seconds
@@ -177,12 +182,19 @@ class Trainer:
 
     def run(self, steps: Iterable[GlobalStep], *, until: float = 1.0) -> None:
         """Trains until the progress is `until`, or the steps end."""
-        with catch_signals(self.signals):
-            self._run(steps, until)
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads or before)
+        try:
+            with catch_signals(self.signals):
+                self._run(steps, until)
+        finally:
+            torch.set_num_threads(before)
 
     def _run(self, steps: Iterable[GlobalStep], until: float) -> None:
         self.spread.train()
         for step in steps:
+            if self.threads == 0:
+                self.threads = self.choose_threads(step)
             signal_number = self.take(step)
             is_end = self.progress >= until
             is_due = self.is_due(self.config.save_every)
@@ -202,6 +214,18 @@ class Trainer:
     @property
     def is_out_of_patience(self) -> bool:
         return 0 < self.config.patience <= self.counters.num_worse
+
+    def choose_threads(self, step: GlobalStep) -> int:
+        """One or all, whichever goes faster over a step; the weights differ by rounding alone."""
+
+        def work() -> None:
+            self.backward(step)
+            self.optimizer.zero_grad()
+
+        seconds = time_threads(work, torch.get_num_threads())
+        found = ", ".join(f"{1000 * s:.0f} ms with {n} thread(s)" for n, s in seconds.items())
+        self.log.tell(f"a step takes {found}")
+        return torch.get_num_threads()
 
     def take(self, step: GlobalStep) -> int:
         """One step; the number of a signal that some rank has caught, or 0."""
