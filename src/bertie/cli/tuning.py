@@ -51,10 +51,10 @@ def finetune(
     `bertie finetune --model base --train RTE/train.tsv --out rte --set tune.grid=paper`
     """
     from bertie.config import read_recipe
-    from bertie.finetune import FinetuneRecipe
     from bertie.finetune import finetune as run
     from bertie.train.log import watch
     from bertie.train.loop import Stopped
+    from bertie.tuning import FinetuneRecipe
 
     # Quoted, so that a folder named 5 is no number.
     paths = {"model": model, "out": out, "data.train": train, "data.dev": dev}
@@ -86,7 +86,7 @@ def finetune(
     )
     if results.majority is not None:
         print(f"{results.metric} of always giving the most frequent: {results.majority:.4f}")
-    for path, scores in made.tests.items():
+    for path, scores in results.tests.items():
         shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
         print(f"{path}: {shown or 'no labels; predictions written'}")
     print(f"{made.model}; {made.report}")
@@ -97,6 +97,7 @@ def evaluate(
     data: Annotated[Path, typer.Option(help="A file of the task; scored if it has labels.")],
     out: Annotated[Path | None, typer.Option(help="A folder for the answers.")] = None,
     skip_bad: SkipBad = False,
+    sets: Sets = None,
 ) -> None:
     """Score a fine-tuned model on a file, with the official metric of its task.
 
@@ -106,7 +107,7 @@ def evaluate(
     """
     from bertie.evaluate import evaluate_file
 
-    read, evaluated, written = evaluate_file(model, data, out, skip_bad=skip_bad)
+    read, evaluated, written = evaluate_file(model, data, out, sets=sets or (), skip_bad=skip_bad)
     show_problems(read.problems)
     rows = [(name, f"{value:.4f}") for name, value in evaluated.scores.items()]
     if rows:
