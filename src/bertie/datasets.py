@@ -48,7 +48,7 @@ class Sets:
     dev_instances: Instances
     tokenizer: Tokenizer
     notes: tuple[str, ...]  # how the files were understood
-    losses: tuple[str, ...]  # what of them was left out or cut
+    remarks: tuple[str, ...]  # what of them was left out, cut or divided
 
 
 def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Sets:
@@ -70,11 +70,12 @@ def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Se
         name: task.encode(data.examples, tokenizer)
         for name, data in (("train", train), ("dev", dev))
     }
-    read = {"train": train, "dev": dev} | {f"test {n}": data for n, data in enumerate(tests, 1)}
+    dev_name = "dev, held out" if files.dev is None else "dev"
+    read = {"train": train, dev_name: dev} | {f"test {n}": data for n, data in enumerate(tests, 1)}
     notes += [describe_data(name, data) for name, data in read.items()]
-    losses = [line for name, data in read.items() for line in describe_left_out(name, data)]
+    remarks = [line for name, data in read.items() for line in describe_left_out(name, data)]
     for name, instances in encoded.items():
-        losses += [f"{name}: {count:,} {what}" for what, count in instances.counts.items()]
+        remarks += [f"{name}: {count:,} {what}" for what, count in instances.counts.items()]
     return Sets(
         task=task,
         train=train,
@@ -84,7 +85,7 @@ def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Se
         dev_instances=encoded["dev"],
         tokenizer=tokenizer,
         notes=(*notes, *describe_task(task)),
-        losses=tuple(losses),
+        remarks=tuple(remarks),
     )
 
 

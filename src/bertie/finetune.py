@@ -103,7 +103,7 @@ def begin(recipe: FinetuneRecipe, world: World, show: Show) -> Tuning:
     world.wait()
     if world.is_first:
         begin_record(out, settings, world)
-        for note in (*sets.notes, *sets.losses):
+        for note in (*sets.notes, *sets.remarks):
             show({"note": note})
     return Tuning(
         recipe=recipe,
@@ -229,7 +229,7 @@ def summarise(tuning: Tuning, runs: Sequence[FinetuneRun]) -> FinetuneResults:
         settings={k: v for k, v in flatten(shown).items() if k not in differing},
         majority=tuning.majority,
         data=sets.notes,
-        notes=sets.losses,
+        notes=sets.remarks,
         cost={
             "device": name_gpu(world) or f"CPU, {torch.get_num_threads()} threads",
             "processes": str(world.size),
