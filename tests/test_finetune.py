@@ -21,6 +21,7 @@ from bertie.train.loop import Trainer
 from bertie.train.record import flatten, is_one_of
 from bertie.tuning import FinetuneRecipe
 from tests.tuned import (
+    EACH_EPOCH,
     FAST,
     TASKS,
     check_same_tuning,
@@ -89,7 +90,7 @@ def test_a_task_is_learned_reported_and_evaluated_the_same(
     task: str, model: Path, tmp_path: Path, bertie: Callable[..., Said]
 ) -> None:
     data, out = write_task(task, tmp_path), tmp_path / "out"
-    sets = [part for one in (*FAST, "train.evaluate_every=24") for part in ("--set", one)]
+    sets = [part for one in FAST for part in ("--set", one)]
     files = ("--train", data, "--dev", data, "--test", data, "--out", out)
     said = bertie("finetune", "--model", model, "--task", task, *files, *sets)
     assert said.code == 0, said.err
@@ -157,7 +158,9 @@ def test_the_papers_grid_is_18_runs_and_the_best_on_dev_is_kept(
     dev = write_classes(tmp_path / "d.csv", 6)
     dev.write_text(dev.read_text().replace(",good", ",g").replace(",bad", ",b"))
     out = tmp_path / "out"
-    made = tune("classify", "tune.grid=paper", model=model, train=train, dev=dev, out=out)
+    made = tune(
+        "classify", "tune.grid=paper", EACH_EPOCH, model=model, train=train, dev=dev, out=out
+    )
     results = made.results
     assert len(results.runs) == 18
     assert {run.settings["batch_size"] for run in results.runs} == {16, 32}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from bertie.tasks.classify import Classify
 from bertie.train.loop import Trainer
 from bertie.tuning import in_steps
 from tests.tuned import (
+    EACH_EPOCH,
     FAST,
     TASKS,
     check_same_tuning,
@@ -38,7 +40,12 @@ from tests.tuned import (
     write_task,
 )
 
-SHORT = ("train.budget=4 epochs", "train.log_every=1", "train.save_every=2")
+SHORT = (
+    "train.budget=4 epochs",
+    "train.log_every=1",
+    "train.save_every=2",
+    "train.evaluate_every=5",
+)
 
 
 class Died(BaseException):
@@ -105,32 +112,41 @@ def test_killed_while_it_finishes_is_never_stopped(
     check_same_tuning(tmp_path / "whole", tmp_path / "broken")
 
 
+LONG = (*FAST, "train.budget=30 epochs", "train.save_every=3")
+
+
+@pytest.fixture(scope="module")
+def long_run(model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("long")
+    data = write_classes(folder / "a.csv")
+    paths = {"model": model, "train": data, "dev": data, "out": folder / "whole"}
+    tune("classify", *LONG, **paths)
+    return paths
+
+
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
 def test_a_process_that_is_ended_goes_on_with_the_same_command(
-    kind: signal.Signals, model: Path, data: Path, tmp_path: Path
+    kind: signal.Signals, long_run: dict[str, Path], tmp_path: Path
 ) -> None:
-    out, sets = tmp_path / "out", (*FAST, "train.budget=40 epochs", "train.save_every=3")
-    command = [sys.executable, "-m", "bertie", "finetune", "--model", model, "--train", data]
-    command += ["--dev", data, "--out", out, *(part for one in sets for part in ("--set", one))]
+    paths = long_run | {"out": tmp_path / "out"}
+    command = [sys.executable, "-m", "bertie", "finetune"]
+    command += [part for name, path in paths.items() for part in (f"--{name}", str(path))]
     process = subprocess.Popen(
-        list(map(str, command)),
+        [*command, *(part for one in LONG for part in ("--set", one))],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
-    wait_for_checkpoint(out)
+    wait_for_checkpoint(paths["out"])
     process.send_signal(kind)
     _, said = process.communicate(timeout=60)
     if kind == signal.SIGTERM:
         assert process.returncode == 128 + kind, said
         assert said.splitlines()[-1].startswith("bertie: stopped by SIGTERM; saved in ")
-    assert not (out / "model").exists()
-    paths = {"model": model, "train": data, "dev": data}
-    torch.set_num_threads(1)
-    tune("classify", *sets, **paths, out=out)
-    tune("classify", *sets, **paths, out=tmp_path / "whole")
-    check_same_tuning(out, tmp_path / "whole")
+    assert not (paths["out"] / "model").exists()
+    tune("classify", *LONG, **paths)
+    check_same_tuning(paths["out"], long_run["out"])
 
 
 def wait_for_checkpoint(out: Path) -> None:
@@ -146,7 +162,7 @@ def test_a_run_goes_on_in_the_micro_batches_it_began_with(
 ) -> None:
     """As dropout is drawn for each of them; the free memory may be another."""
     paths = {"model": model, "train": data, "dev": data, "out": tmp_path / "out"}
-    monkeypatch.setattr(tuning, "find_fitting", lambda *arguments: 48)
+    monkeypatch.setattr(tuning, "find_fitting", lambda *arguments: 24)
     with pytest.raises(Died):
         tune("classify", *SHORT, **paths, show=dies_at(6))
     monkeypatch.setattr(tuning, "find_fitting", lambda *arguments: 4800)
@@ -197,7 +213,7 @@ def test_lower_layers_learn_less_if_so_wished(model: Path, data: Path, tmp_path:
             "bert.pooler.dense.weight",
         )
     ]
-    for lower, upper in zip(moved, moved[1:], strict=False):
+    for lower, upper in pairwise(moved):
         assert upper / lower == pytest.approx(10, rel=0.2)
 
 
@@ -207,7 +223,7 @@ def test_class_weights_move_the_answer_to_the_rare_class(model: Path, tmp_path: 
     shares = {}
     for name, value in {"none": "none", "balanced": "balanced", "given": "{rare=81}"}.items():
         out = tmp_path / name
-        sets = ("train.budget=12 epochs", f"task.class_weights={value}", "tune.batch_size=10")
+        sets = ("train.budget=20 epochs", f"task.class_weights={value}", "tune.batch_size=10")
         tune("classify", *sets, model=model, train=data, dev=data, out=out)
         line = (out / "predictions" / "dev.jsonl").read_text(encoding="utf-8").splitlines()[0]
         shares[name] = json.loads(line)["scores"][1]
@@ -233,7 +249,7 @@ def test_patience_ends_a_run_and_the_best_stays(
             return figures | {"accuracy": score}, score
 
     monkeypatch.setattr(tuning, "DevScores", Scores)
-    out, sets = tmp_path / "out", ("train.budget=9 epochs", "train.patience=2")
+    out, sets = tmp_path / "out", ("train.budget=9 epochs", EACH_EPOCH, "train.patience=2")
     paths = {"model": model, "train": data, "dev": data, "out": out}
     finish = tuning.finish_run
     with monkeypatch.context() as patch:
@@ -254,7 +270,7 @@ def die() -> None:
 def test_an_epoch_is_evaluated_at_its_end_and_so_is_the_last_step(
     model: Path, data: Path, tmp_path: Path
 ) -> None:
-    sets = ("train.budget=2.5 epochs", "tune.batch_size=5")  # 12 examples: 3 steps an epoch
+    sets = ("train.budget=2.5 epochs", EACH_EPOCH)  # 12 examples: 3 steps an epoch
     tune("classify", *sets, model=model, train=data, dev=data, out=tmp_path / "out")
     lines = metrics(only_run(tmp_path / "out"))
     assert [line["step"] for line in lines if "held_out" in line] == [3, 6, 8]
@@ -264,7 +280,7 @@ def test_a_run_without_any_score_keeps_its_last_model(
     model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Classify, "score", lambda *arguments: {"accuracy": math.nan})
-    sets = ("train.budget=2 epochs", "train.patience=5")
+    sets = ("train.budget=2 epochs", EACH_EPOCH, "train.patience=5")
     made = tune("classify", *sets, model=model, train=data, dev=data, out=tmp_path / "out")
     assert made.results.is_stuck(made.results.best())
     assert open_model(made.model).model.heads == ("sequence",)

@@ -26,9 +26,11 @@ FAST = (
     "optim.peak=5e-3",
     "tune.batch_size=5",  # no divisor of the number of examples
     "train.budget=24 epochs",
+    "train.evaluate_every=24",
     "train.log_every=3",
     "train.device=cpu",
 )
+EACH_EPOCH = "train.evaluate_every=0"
 TIMES = {"seconds", "tokens_per_s"}
 TASKS = ("classify", "tag", "span", "choice")
 

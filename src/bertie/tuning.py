@@ -278,7 +278,7 @@ def finish_run(tuning: Tuning, spec: RunSpec, trainer: Trainer) -> None:
         seed=spec.seed,
         settings={"peak": spec.peak, "batch_size": spec.batch_size, "budget": spec.budget},
         scores=evaluated.scores,
-        seconds=round(trainer.counters.seconds, 1),
+        seconds=round(trainer.counters.seconds, 3),
         curve=tuple(read_curve(folder, sets.task.metric)),
     )
     write_json(folder / RESULT, asdict(run))
