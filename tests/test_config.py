@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from bertie.config import find_recipe, read_recipe
 from bertie.errors import UserError
 from bertie.pretrain import PretrainRecipe
+from bertie.tuning import FinetuneRecipe
 from bertie.vocab import VocabRecipe
 
 
@@ -130,6 +131,11 @@ SHIPPED = {
     "chinese-base": PretrainRecipe,
     "domain-adapt": PretrainRecipe,
     "roberta-style": PretrainRecipe,
+    "classify": FinetuneRecipe,
+    "tag": FinetuneRecipe,
+    "tag-document": FinetuneRecipe,
+    "squad": FinetuneRecipe,
+    "choice": FinetuneRecipe,
 }
 
 
