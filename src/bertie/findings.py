@@ -26,6 +26,7 @@ from bertie.tasks.task import Task
 
 T = TypeVar("T")
 MOST_ERRORS = 30
+MOST_SURE = 100.0  # of a difference of logits: e**-100 is nothing
 MOST_SAMPLED = 400_000  # examples scored in all, to find the interval
 
 
@@ -194,19 +195,27 @@ def of_answers(task: Span, pairs: Sequence[tuple[Any, Any]]) -> Findings:
     for example, prediction in pairs:
         if task.score([example], [prediction]).get("exact", 1.0) < 1:
             gold = " / ".join(dict.fromkeys(a.text for a in example.answers or ()))
-            scores = np.array([candidate.score for candidate in prediction.candidates])
-            sure = 1 / np.exp(scores - scores[0]).sum() if len(scores) else math.nan
             wrong.append(
                 WrongExample(
                     text=f"{example.question} | {example.context}",
                     gold=gold or "(no answer)",
                     predicted=prediction.text or "(no answer)",
-                    confidence=float(sure),
+                    confidence=sureness_of(task, prediction),
                     place=example.id,
                 )
             )
     thresholds = {"no_answer": task.threshold} if task.may_be_unanswerable else {}
     return Findings(errors=surest_first(wrong), thresholds=thresholds)
+
+
+def sureness_of(task: Span, prediction: SpanPrediction) -> float:
+    """The share of what was answered among the candidates, and no answer where there may be none."""
+    scores = [candidate.score for candidate in prediction.candidates]
+    best = max(scores, default=0.0)
+    if task.may_be_unanswerable or not scores:
+        scores.append(best + min(prediction.no_answer, MOST_SURE))
+    shares = np.exp(np.array(scores) - max(scores))
+    return float(shares[0 if prediction.text else -1] / shares.sum())
 
 
 def of_choices(pairs: Sequence[tuple[Any, ChoicePrediction]]) -> Findings:

@@ -28,7 +28,7 @@ from bertie.report.finetuning import write_finetuning_report
 from bertie.report.results import FinetuneResults, FinetuneRun
 from bertie.train.distributed import World, open_world
 from bertie.train.log import Show
-from bertie.train.record import RECORD, begin_record, check_same, flatten, name_gpu
+from bertie.train.record import RECORD, begin_record, check_same, flatten, is_one_of, name_gpu
 from bertie.tuning import FinetuneRecipe, RunSpec, Tuning, run_once
 
 # The paper's grid (A.3).
@@ -51,6 +51,16 @@ HARMLESS = {
     "train.save_every",
     "train.keep",
     "train.tensorboard",
+}
+
+# What the report shows in other places, as it differs between runs, is long or is fitted.
+ELSEWHERE = {
+    "optim.peak",
+    "tune.batch_size",
+    "task.labels",
+    "task.columns",
+    "task.threshold",
+    "task.thresholds",
 }
 
 
@@ -211,12 +221,11 @@ def summarise(tuning: Tuning, runs: Sequence[FinetuneRun]) -> FinetuneResults:
     """What the report says of all runs."""
     sets, recipe, world = tuning.sets, tuning.recipe, tuning.world
     hours = sum(run.seconds for run in runs) / 3600 * world.size
-    shown = {
+    values = {
         "task": task_settings(sets),
         "tune": asdict(recipe.tune),
         "optim": asdict(recipe.optim),
     }
-    differing = {"optim.peak", "tune.batch_size"}
     return FinetuneResults(
         name=sets.train.benchmark or sets.train.path.stem,
         task=str(recipe.task.get("name", "classify")),
@@ -226,7 +235,7 @@ def summarise(tuning: Tuning, runs: Sequence[FinetuneRun]) -> FinetuneResults:
         num_train=len(sets.train.examples),
         num_dev=len(sets.dev.examples),
         command=shlex.join(["bertie", *sys.argv[1:]]),
-        settings={k: v for k, v in flatten(shown).items() if k not in differing},
+        settings={k: v for k, v in flatten(values).items() if not is_one_of(k, ELSEWHERE)},
         majority=tuning.majority,
         data=sets.notes,
         notes=sets.remarks,

@@ -98,7 +98,7 @@ def headline(results: FinetuneResults) -> list[Markup]:
             f"over the {len(group.runs)} seeds of its settings"
         )
     about = [f"{results.task} · {results.model}"]
-    about.append(f"{results.num_train:,} examples to train, {results.num_dev:,} to test (dev)")
+    about.append(f"{results.num_train:,} examples to train, {results.num_dev:,} to choose by (dev)")
     if results.interval is not None:
         low, high = (show(metric, value) for value in results.interval)
         about.append(f"95% of bootstrap samples of dev: {low} to {high}")
@@ -145,7 +145,8 @@ def test_table(results: FinetuneResults) -> list[Markup]:
 def run_tables(results: FinetuneResults) -> list[Markup]:
     """Settings with their mean and spread, every run, and their curves."""
     names = list(dict.fromkeys(name for run in results.runs for name in run.settings))
-    scores = list(dict.fromkeys(name for run in results.runs for name in run.scores))
+    found_scores = dict.fromkeys(name for run in results.runs for name in run.scores)
+    scores = [name for name in found_scores if not name.startswith("num_")]
     blocks = [heading("Runs")]
     found = groups(results)
     if len(found) > 1:
@@ -273,6 +274,8 @@ def error_table(results: FinetuneResults) -> list[Markup]:
 def settings_table(results: FinetuneResults) -> list[Markup]:
     total = duration(sum(run.seconds for run in results.runs))
     rows = [("time of all runs", total), *results.cost.items()]
+    counts = {k: v for k, v in results.best().scores.items() if k.startswith("num_")}
+    rows += [(name.replace("_", " "), show(name, value)) for name, value in counts.items()]
     rows += [(name, setting(value)) for name, value in results.settings.items()]
     rows += [(name, setting(value)) for name, value in results.best().settings.items()]
     return [table(("setting of the best run", "value"), rows)]
