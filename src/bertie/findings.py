@@ -209,7 +209,7 @@ def of_answers(task: Span, pairs: Sequence[tuple[Any, Any]]) -> Findings:
 
 
 def sureness_of(task: Span, prediction: SpanPrediction) -> float:
-    """The share of what was answered among the candidates, and no answer where there may be none."""
+    """What was answered, as a share of the candidates and of no answer, if there may be none."""
     scores = [candidate.score for candidate in prediction.candidates]
     best = max(scores, default=0.0)
     if task.may_be_unanswerable or not scores:

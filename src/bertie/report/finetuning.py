@@ -275,7 +275,10 @@ def settings_table(results: FinetuneResults) -> list[Markup]:
     total = duration(sum(run.seconds for run in results.runs))
     rows = [("time of all runs", total), *results.cost.items()]
     counts = {k: v for k, v in results.best().scores.items() if k.startswith("num_")}
-    rows += [(name.replace("_", " "), show(name, value)) for name, value in counts.items()]
+    rows += [
+        (name.removeprefix("num_").replace("_", " "), show(name, value))
+        for name, value in counts.items()
+    ]
     rows += [(name, setting(value)) for name, value in results.settings.items()]
     rows += [(name, setting(value)) for name, value in results.best().settings.items()]
     return [table(("setting of the best run", "value"), rows)]
