@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bertie.findings import find_majority, make_findings
+from bertie.findings import find_interval, find_majority, make_findings
+from bertie.metrics.intervals import bootstrap_interval
 from bertie.tasks.choice import Choice, ChoiceExample, ChoicePrediction
 from bertie.tasks.classify import Classify, TextExample, TextPrediction
 from bertie.tasks.questions import Answer, SpanExample
@@ -97,6 +98,22 @@ def test_of_spans() -> None:
     assert found.calibration is not None
     right = [one.accuracy for one in found.calibration.bins if one.num_examples]
     assert right == [0.0, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("metric", ["f1", "accuracy"])
+def test_the_interval_of_tags_is_that_of_their_score(metric: str) -> None:
+    chance = np.random.default_rng(2)
+    labels = ("O", "B-X", "I-X", "B-Y")
+    drawn = chance.integers(len(labels), size=(2, 9, 6))
+    gold, guessed = ([[labels[n] for n in row] for row in side] for side in drawn)
+    task = Tag(kind="spans", labels=labels, metric=metric)
+    examples = [sentence(*(f"w/{tag}" for tag in tags)) for tags in gold]
+    predictions = [TagPrediction(tags=tuple(tags), scores=np.ones(6)) for tags in guessed]
+
+    def score(numbers: np.ndarray) -> float:
+        return task.score([examples[n] for n in numbers], [predictions[n] for n in numbers])[metric]
+
+    assert find_interval(task, examples, predictions) == bootstrap_interval(score, len(examples))
 
 
 def test_of_words() -> None:

@@ -20,6 +20,7 @@ from bertie.metrics.spans import span_scores, spans_of
 from bertie.report.results import WrongExample
 from bertie.tasks.choice import Choice, ChoicePrediction
 from bertie.tasks.classify import Classify, TextExample, TextPrediction, as_names
+from bertie.tasks.sentences import TagExample
 from bertie.tasks.span import Span, SpanPrediction
 from bertie.tasks.tag import Tag, TagPrediction
 from bertie.tasks.task import Task
@@ -73,6 +74,14 @@ def find_interval(
     if isinstance(task, Span):  # a mean over the questions, each of which takes long to score
         each = np.array([task.score([e], [p])[task.metric] for e, p in pairs])
         return bootstrap_interval(lambda numbers: float(each[numbers].mean()), len(pairs))
+    if isinstance(task, Tag) and task.metric in ("f1", "accuracy"):
+        counts = np.array([count_right(task, e, p) for e, p in pairs])  # (sentences, 2)
+
+        def share(numbers: np.ndarray) -> float:
+            right, both = counts[numbers].sum(0)
+            return 2 * float(right) / max(1.0, float(both))
+
+        return bootstrap_interval(share, len(pairs))
 
     def score(numbers: np.ndarray) -> float:
         drawn = [pairs[number] for number in numbers]
@@ -80,6 +89,15 @@ def find_interval(
 
     num_samples = max(50, min(1000, MOST_SAMPLED // len(pairs)))
     return bootstrap_interval(score, len(pairs), num_samples=num_samples)
+
+
+def count_right(task: Tag, example: TagExample, prediction: TagPrediction) -> tuple[int, int]:
+    """Spans (words, for the accuracy) that are right, and those of gold and prediction together."""
+    gold, guess = example.tags or (), prediction.tags
+    if task.metric == "accuracy":
+        return sum(a == b for a, b in zip(gold, guess, strict=True)), len(gold) + len(guess)
+    true, guessed = set(spans_of(gold, "IOB2")), set(spans_of(guess, "IOB2"))
+    return len(true & guessed), len(true) + len(guessed)
 
 
 def of_classes(task: Classify, pairs: Sequence[tuple[Any, TextPrediction]]) -> Findings:
