@@ -92,8 +92,9 @@ class Instances:
 
     def take(self, numbers: Ints, *, weights: np.ndarray | None = None) -> TaskBatch:
         """A batch of some instances, in this order; their weights can be others."""
-        inputs = runs(self.groups[numbers], np.diff(self.groups)[numbers])  # (N,)
-        starts, lengths = self.bounds[inputs], np.diff(self.bounds)[inputs]  # (N,)
+        sizes = self.groups[numbers + 1] - self.groups[numbers]  # (G,)
+        inputs = runs(self.groups[numbers], sizes)  # (N,)
+        starts, lengths = self.bounds[inputs], self.bounds[inputs + 1] - self.bounds[inputs]  # (N,)
         rows = runs(starts, lengths)  # (T,)
         positions = rows - np.repeat(starts, lengths)
         weights = self.weights[numbers] if weights is None else weights
@@ -107,7 +108,7 @@ class Instances:
             longest=int(lengths.max()),
             labels=torch.from_numpy(self.labels[rows if self.labels_rows else numbers]),
             weights=torch.from_numpy(weights.astype(np.float32)),
-            groups=torch.from_numpy(sums(np.diff(self.groups)[numbers])),
+            groups=torch.from_numpy(sums(sizes)),
         )
 
 
