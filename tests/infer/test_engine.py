@@ -180,8 +180,8 @@ WRONG = {
     "no mask in one of many": ([TEXTS[0], "a city"], r"text 2: no \[MASK\] in 'a city'"),
     "nothing": (None, "wanted texts, or one; found NoneType"),
     "bytes": (b"a [MASK]", "found bytes"),
-    "bytes among texts": ([TEXTS[0], b"x"], "text 2: wanted a text of the type str; found bytes"),
-    "none among texts": ([None], "text 1: wanted a text of the type str; found NoneType"),
+    "bytes among texts": ([TEXTS[0], b"x"], "text 2: the text must be a str; found bytes"),
+    "none among texts": ([None], "text 1: the text must be a str; found NoneType"),
 }
 
 

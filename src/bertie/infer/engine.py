@@ -204,11 +204,8 @@ class Engine:
     ) -> Verb[TextExample, Classified]:
         task = self._settled(Classify, "classify_pairs" if is_paired else "classify")
         if reads_pairs(task) is (not is_paired):
-            used = "classify" if is_paired else "classify_pairs"
-            was, not_was = ("single texts", "pairs") if is_paired else ("pairs", "single texts")
-            raise UserError(
-                f"{self.source} was fine-tuned on {was} of texts, not {not_was}: {used}"
-            )
+            was, verb = ("single texts", "classify") if is_paired else ("pairs", "classify_pairs")
+            raise UserError(f"{self.source} was fine-tuned on {was}; ask it with {verb}")
         answer = partial(classify_all, task, self.model, self.tokenizer)
         return Verb(
             read=read, size=ask.size_of, answer=answer, what="pair" if is_paired else "text"

@@ -23,13 +23,15 @@ def make_pair(pair: object) -> TextExample:
     return TextExample(place="", id="", first=first, second=second)
 
 
-def make_tagged(text: object, level: Level | None, tokenizer: Tokenizer) -> TagExample:
+def make_tagged(
+    text: object, level: Level | None, tokenizer: Tokenizer, place: str = "", id: str = ""
+) -> TagExample:
     """A text and its words: as the task splits plain text, or where it does not say, as BERT."""
     text = check_text(text)
     places = find_words(text, tokenizer) if level is None else split_words(text, level)
     return TagExample(
-        place="",
-        id="",
+        place=place,
+        id=id,
         words=tuple(text[start:end] for start, end in places),
         text=text,
         starts=tuple(start for start, _ in places),

@@ -9,13 +9,18 @@ A = TypeVar("A")
 PATIENCE_S = 2.0  # no bar for what is faster
 
 
-def watch(answers: Iterator[A], total: int | None, what: str = "answers") -> Iterator[A]:
-    """The answers, with a bar on stderr once they take long, if that is a terminal."""
+def watch(
+    answers: Iterator[A], total: int | None, what: str = "answers", *, before: int = 0
+) -> Iterator[A]:
+    """The answers, with a bar on stderr once they take long, if that is a terminal.
+
+    `total` counts those of an earlier run, of which there were `before`, too.
+    """
     if not sys.stderr.isatty():
         yield from answers
         return
     started_at = time.monotonic()
-    for num_done, answer in enumerate(answers, start=1):
+    for num_done, answer in enumerate(answers, start=before + 1):
         yield answer
         if time.monotonic() - started_at > PATIENCE_S:
             yield from watch_with_bar(answers, num_done, total, what)

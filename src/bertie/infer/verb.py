@@ -52,7 +52,7 @@ class Verb(Generic[E, A]):
 
 def check_text(text: object, what: str = "text") -> str:
     if not isinstance(text, str):
-        raise UserError(f"wanted a {what} of the type str; found {type(text).__name__}")
+        raise UserError(f"the {what} must be a str; found {type(text).__name__}")
     return text
 
 
