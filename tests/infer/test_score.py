@@ -36,21 +36,20 @@ def test_equals_masking_by_hand(engine: Engine) -> None:
         assert [token.log_probability for token in scored.tokens] == pytest.approx(wanted, abs=1e-4)
         assert scored.total == pytest.approx(sum(wanted), abs=1e-3)
         assert scored.perplexity == pytest.approx(math.exp(-sum(wanted) / len(wanted)), rel=1e-4)
-        places = [text[token.start : token.end].lower() for token in scored.tokens]
-        pieces = [token.piece.removeprefix("##") for token in scored.tokens]
-        assert [p for p in zip(places, pieces, strict=True) if p[0] != p[1]] in (
-            [],
-            [("ï", "i")],
-        ) or ("ï" in text)
+        if "ï" not in text:
+            places = [text[token.start : token.end].lower() for token in scored.tokens]
+            assert places == [token.piece.removeprefix("##") for token in scored.tokens]
 
 
 def test_a_long_text_is_scored_in_windows_around_each_token(engine: Engine) -> None:
     scored = engine.score(LONG)
     assert len(scored.tokens) == len(engine.tokenizer.ids(LONG)) > engine.max_length
-    token = scored.tokens[30]
-    masked = engine.fill(f"{LONG[: token.start]}[MASK]{LONG[token.end :]}", top=120).masks[0]
-    chance = next(fill.probability for fill in masked if fill.piece == token.piece)
-    if LONG[token.start - 1] == " " and not LONG[token.end].isalpha():
+    words = [
+        t for t in scored.tokens if f" {LONG[t.start : t.end]} " == LONG[t.start - 1 : t.end + 1]
+    ]
+    for token in (words[0], words[len(words) // 2], words[-1]):
+        masked = engine.fill(f"{LONG[: token.start]}[MASK]{LONG[token.end :]}", top=120).masks[0]
+        chance = next(fill.probability for fill in masked if fill.piece == token.piece)
         assert math.exp(token.log_probability) == pytest.approx(chance, rel=1e-4)
 
 
@@ -74,7 +73,7 @@ def test_a_mask_in_the_text_stays_hidden(engine: Engine) -> None:
 
 @pytest.mark.parametrize("text", ["", " \n", "[MASK]"])
 def test_a_text_without_words_is_refused(engine: Engine, text: str) -> None:
-    with pytest.raises(UserError, match="^no token to score in"):
+    with pytest.raises(UserError, match=r"^no token to score in"):
         engine.score(text)
     with pytest.raises(UserError, match="text 2: no token to score in"):
         engine.score(["a", text])

@@ -46,13 +46,12 @@ def write_lines(
 ) -> Iterator[int]:
     """Writes the answers, and gives their number, those of an earlier life first."""
     num_done = keep_whole_lines(draft)
-    with draft.open("ab") as file:
+    with draft.open("ab", buffering=0) as file:  # what is counted is there, whatever happens
         yield num_done
         for line in answer_lines(verb, examples, num_done):
             file.write(line)
             num_done += 1
             yield num_done
-        file.flush()
         os.fsync(file.fileno())
     draft.replace(out)
 
