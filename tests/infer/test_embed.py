@@ -1,6 +1,7 @@
 """Vectors are those of transformers, whatever stands beside a text; every piece counts once."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +101,23 @@ def test_the_default_depends_on_the_training(
     modes = {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     (trained / "1_Pooling" / "config.json").write_text(json.dumps(modes))
     assert bertie.load(trained).embedding[:2] == ("cls", -1)
+
+
+def test_equals_them_on_real_weights(weights: Callable[[str], Path]) -> None:
+    """A model that was trained for sentences: the mean of its last layer, as its files say."""
+    directory = weights("minilm")
+    engine = bertie.load(directory, device="cpu")
+    theirs = open_theirs("BertModel", directory)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    inputs = tokenizer(SENTENCES, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        states = theirs(**inputs).last_hidden_state
+    mask = inputs["attention_mask"][..., None]
+    wanted = (states * mask).sum(1) / mask.sum(1)
+    found = engine.embed(SENTENCES)
+    np.testing.assert_allclose(found, wanted.numpy(), rtol=1e-4, atol=1e-5)
+    eats, lunch, chess = "A man is eating.", "Someone has lunch.", "The rook was taken."
+    assert engine.similarity(eats, lunch) > engine.similarity(eats, chess)
 
 
 def test_similarity_is_the_cosine(engine: Engine) -> None:
