@@ -1,5 +1,6 @@
 """The engine answers as the tasks decode, as transformers' pipelines do, alone or among others."""
 
+import json
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -299,6 +300,16 @@ def test_a_foreign_regression_gives_its_number(tmp_path: Path) -> None:
     found = bertie.load(made).classify(SENTENCES[0])
     wanted = theirs(**tokenizer(SENTENCES[0], return_tensors="pt")).logits.item()
     assert found.label == pytest.approx(wanted, abs=1e-5) and found.scores == {}
+
+
+def test_what_is_odd_in_a_directory_is_said(tmp_path: Path) -> None:
+    made = make_foreign(tmp_path, "sequence", ("dull", "bright"))
+    values = json.loads((made / "config.json").read_text())
+    values |= {"id2label": {"0": "a"}, "label2id": {"a": 0}}
+    (made / "config.json").write_text(json.dumps(values))
+    with pytest.warns(UserWarning, match="names 1 labels, the weights have 2"):
+        engine = bertie.load(made)
+    assert engine.classify("Paris").label in ("LABEL_0", "LABEL_1")
 
 
 # What cannot be asked.

@@ -42,6 +42,7 @@ def tell_problems(problems: "Problems") -> None:
         print(f"bertie: {count:,} x {what} ({places})", file=sys.stderr)
 
 
+@told_in_lines()
 def predict(
     model: Annotated[Path, typer.Argument(help="A fine-tuned model directory.")],
     file: File,
@@ -85,24 +86,24 @@ def predict(
     rejects = Rejects(skip_bad=skip_bad)
     examples = read_examples(file, task, engine.tokenizer, rejects, format=format)
     verb = engine.for_task(task)
-    with told_in_lines():
-        if out is None:
-            for line in answer_lines(verb, examples):
-                sys.stdout.buffer.write(line)
-                sys.stdout.buffer.flush()
-        else:
-            draft = draft_path(out, model, file, repr(task), str(format), str(skip_bad))
-            written = write_lines(verb, examples, out, draft)
-            before = num_done = next(written)
-            if before:
-                print(f"bertie: {before:,} answers were there already", file=sys.stderr)
-            total = estimate_rows(file, format)
-            for num_done in watch(written, total, "predicting", before=before):  # noqa: B007
-                pass
-            print(f"{out}: {num_done:,} answers")
+    if out is None:
+        for line in answer_lines(verb, examples):
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+    else:
+        draft = draft_path(out, model, file, repr(task), str(format), str(skip_bad))
+        written = write_lines(verb, examples, out, draft)
+        before = num_done = next(written)
+        if before:
+            print(f"bertie: {before:,} answers were there already", file=sys.stderr)
+        total = estimate_rows(file, format)
+        for num_done in watch(written, total, "predicting", before=before):  # noqa: B007
+            pass
+        print(f"{out}: {num_done:,} answers")
     tell_problems(rejects.problems)
 
 
+@told_in_lines()
 def embed(
     model: Annotated[Path, typer.Argument(help="A model directory.")],
     file: File,
@@ -149,6 +150,7 @@ def embed(
     tell_problems(rejects.problems)
 
 
+@told_in_lines()
 def similar(
     model: Annotated[Path, typer.Argument(help="A model directory.")],
     texts: Annotated[list[str], typer.Argument(help="Two texts; or with --query, one file.")],

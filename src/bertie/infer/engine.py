@@ -9,6 +9,7 @@ Texts that are longer than the model are read in windows.
 
 # N texts   D hidden size
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import partial
 from pathlib import Path
@@ -107,6 +108,8 @@ class Engine:
         opened = open_model(directory, dtype=DTYPES[dtype])
         if opened.fresh:
             raise UserError(f"{directory} has no weights of the part {opened.fresh[0]}")
+        for note in opened.notes:
+            warnings.warn(note, stacklevel=3)
         tokenizer = Tokenizer.load(directory)
         return cls(opened.model.to(place), tokenizer, source=directory, card=opened.card, show=show)
 
