@@ -85,6 +85,10 @@ class Instances:
     def inputs_of(self, example: int) -> range:
         return range(int(self.examples[example]), int(self.examples[example + 1]))
 
+    def input(self, number: int) -> Input:
+        ids = self.ids[self.bounds[number] : self.bounds[number + 1]]
+        return Input(ids, int(self.seconds[number]))
+
     def places_of(self, number: int) -> np.ndarray:
         """What the rows of an input stand for, (L,) or (L, 2)."""
         assert self.places is not None
