@@ -134,7 +134,7 @@ RUNS = (
         model="m3e-small",
         peak=3e-5,  # at 1e-4 it falls back to the more frequent class and stays there
     ),
-    glue("SST-2", epochs=1),
+    glue("SST-2", epochs=2),
     Run(
         name="HellaSwag",
         task="choice",

@@ -25,8 +25,6 @@ SURFACE = {
     "finetune": "recipe model task train dev test out seeds skip_bad sets",
     "evaluate": "model data out skip_bad sets",
     "fill": "model text top as_json",
-    "finetune": "recipe model task train dev test out seeds skip_bad sets",
-    "evaluate": "model data out skip_bad",
     "predict": "model file out format skip_bad sets",
     "embed": "model file out pooling layer normalise column format",
     "similar": "model texts query top column format",
