@@ -12,10 +12,13 @@ tokens only, as it is not unless one writes a forward of one's own: it shows wha
 the head. Tokens are counted without padding, for all.
 
 All ways take turns on the same batches, in an order that rotates. A ratio is the median over the
-rounds; on a machine with other work the ratio of the best turns is the steadier one.
+rounds. A turn during which others used the machine is repeated, while patience lasts; after that
+the ratio of the best turns is the steadier one. With --threads 1 CPU time is counted, which is the
+way to measure on a machine that is never quiet.
 """
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,6 +46,7 @@ from loader import write_store
 
 RATE, MAX_NORM = 1e-4, 1.0
 TOKENS_MADE_UP = 2_000_000
+STATISTICS = Path("/proc/stat")
 
 
 class Padded(NamedTuple):
@@ -245,15 +249,20 @@ def make_way(way: Way, config: ModelConfig, data: Data, device: torch.device) ->
 
 
 def time_turn(train_step: TrainStep, numbers: range, device: torch.device) -> float:
-    """Seconds of the steps."""
+    """Seconds of the steps: CPU time of one thread, which others hardly change, else real time."""
+    clock = time.process_time if is_one_thread(device) else time.perf_counter
     synchronise(device)
-    started_at = time.perf_counter()
+    started_at = clock()
     for number in numbers:
         loss = train_step(number)
     synchronise(device)
-    taken_s = time.perf_counter() - started_at
+    taken_s = clock() - started_at
     assert torch.isfinite(loss)
     return taken_s
+
+
+def is_one_thread(device: torch.device) -> bool:
+    return device.type == "cpu" and torch.get_num_threads() == 1
 
 
 def synchronise(device: torch.device) -> None:
@@ -261,11 +270,37 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
+def others_seconds() -> float:
+    """CPU time that others than this process have used since some moment; 0 if it is not known."""
+    if not STATISTICS.is_file():
+        return 0.0
+    user, nice, system = map(int, STATISTICS.read_text(encoding="utf-8").split()[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK") - time.process_time()
+
+
+def time_alone(run: TrainStep, numbers: range, device: torch.device, until: float) -> float:
+    """Seconds of a turn in which others left the machine to us, or of any after `until`.
+
+    A thread that must wait for a core keeps the other waiting: a turn takes ten times as long.
+    """
+    while True:
+        started_at, before = time.monotonic(), others_seconds()
+        time.sleep(0.3)
+        is_quiet = others_seconds() - before < 0.1 * (time.monotonic() - started_at)
+        is_late = time.monotonic() > until
+        if is_quiet or is_late:
+            before = others_seconds()
+            taken_s = time_turn(run, numbers, device)
+            if is_late or others_seconds() - before < 0.1 * taken_s + 0.02:
+                return taken_s
+
+
 def measure(
     ways: list[Way], config: ModelConfig, data: Data, options: argparse.Namespace
-) -> dict[str, list[float]]:
-    """Seconds of each turn of each way; turn r of all of them is of the same steps."""
+) -> tuple[dict[str, list[float]], bool]:
+    """Seconds of each turn of each way, turn r of all on the same steps; were others at work?"""
     device = torch.device(options.device)
+    until = time.monotonic() + (0 if is_one_thread(device) else options.patience)
     runs = {way.name: make_way(way, config, data, device) for way in ways}
     for run in runs.values():
         time_turn(run, range(options.steps), device)  # memory, threads, compilation
@@ -274,8 +309,8 @@ def measure(
         numbers = range(turn * options.steps, (turn + 1) * options.steps)
         shift = turn % len(ways)
         for way in ways[shift:] + ways[:shift]:
-            seconds[way.name].append(time_turn(runs[way.name], numbers, device))
-    return seconds
+            seconds[way.name].append(time_alone(runs[way.name], numbers, device, until))
+    return seconds, time.monotonic() > until and not is_one_thread(device)
 
 
 def summarise(
@@ -350,6 +385,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=3, help="of a turn")
+    parser.add_argument(
+        "--patience", type=float, default=600, help="seconds to wait for a quiet CPU"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -360,8 +398,9 @@ def main() -> None:
             else write_store(Path(folder) / "store", TOKENS_MADE_UP)
         )
         data = make_data(store, options)
+    is_cpu = options.device == "cpu"
     result: dict[str, Any] = {
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        "device": "cpu" if is_cpu else torch.cuda.get_device_name(),
         "threads": options.threads,
         "store": "prepared from English text" if options.store else "made up",
         **data.describe(),
@@ -372,11 +411,15 @@ def main() -> None:
     print(", ".join(f"{key} {value}" for key, value in result.items() if key != "sizes"))
     for size in options.sizes:
         config = named_size(size, vocab_size=store.manifest.vocab_size)
-        seconds = measure(choose_ways(options), config, data, options)
-        result["sizes"][size] = summarise(seconds, config, data, options.steps)
-        show(size, result["sizes"][size])
-    packages = machine.describe("torch", "transformers", "numpy")
-    print("saved", machine.save(f"train-step-{options.device}", packages, result))
+        seconds, is_disturbed = measure(choose_ways(options), config, data, options)
+        rows = summarise(seconds, config, data, options.steps)
+        result["sizes"][size] = {"is_disturbed": is_disturbed, "ways": rows}
+        show(size, rows)
+        if is_disturbed:
+            print("  (others used the machine: look at the best turns)")
+        packages = machine.describe("torch", "transformers", "numpy")
+        name = f"train-step-{options.device}" + f"-{options.threads}-threads" * is_cpu
+        print("saved", machine.save(name, packages, result), flush=True)
 
 
 if __name__ == "__main__":

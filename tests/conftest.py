@@ -67,6 +67,17 @@ def unpacked(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
     return unpack
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker process hands over what it has counted."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["compared"] = dict(COMPARED)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object, error: object) -> None:
+    COMPARED.update(getattr(node, "workeroutput", {}).get("compared", {}))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for what, count in COMPARED.items():
         terminalreporter.write_line(f"compared with the reference: {count:,} {what}")

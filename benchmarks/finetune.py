@@ -1,0 +1,240 @@
+"""A full step of fine-tuning: bertie beside `transformers`, same weights, same examples a step.
+
+    python benchmarks/finetune.py --model MINILM --data GLUE                # CPU, 2 threads, fp32
+    python benchmarks/finetune.py --model MINILM --data GLUE --device cuda --precision bf16
+
+The examples are those of SST-2 and MRPC with their real mix of lengths, 32 a step in the order of a
+run. A step is forward, loss, backward, clip to 1.0 and torch's fused AdamW with decay on matrices
+only; dropout is the model's. `transformers` has BertForSequenceClassification with its SDPA
+attention, and batches that are padded to 128, or to the longest of the batch. Encoding and the
+making of batches are not measured, on either side. All ways take turns, in an order that rotates.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+import machine
+from bertie.checkpoint.hugging_face import from_ours, make_config
+from bertie.checkpoint.model_dir import open_model
+from bertie.model.bert import Bert
+from bertie.tasks.classify import Classify
+from bertie.tasks.instances import TaskBatch
+from bertie.tasks.steps import TaskLoader
+from bertie.text.tokenizer import Tokenizer
+from bertie.train.optim import BertOptimizer, OptimConfig
+from splits import take_rows
+from train_step import TrainStep, compare, make_groups, still, time_turn
+
+SETS = ("SST-2", "MRPC")
+LENGTH, BATCH_SIZE = 128, 32
+RATE, MAX_NORM = 5e-5, 1.0
+WAYS = ("transformers padded to 128", "transformers padded to the longest", "bertie")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Data:
+    """The steps of a set."""
+
+    name: str
+    task: Classify
+    batches: list[TaskBatch]
+
+    def describe(self) -> dict[str, float]:
+        lengths = torch.cat([batch.bounds.diff() for batch in self.batches]).double()
+        longest = [batch.longest for batch in self.batches]
+        return {
+            "mean_length": round(float(lengths.mean()), 1),
+            "mean_longest_of_a_batch": round(sum(longest) / len(longest), 1),
+            "longest": max(longest),
+        }
+
+
+def read_data(name: str, options: argparse.Namespace) -> Data:
+    """So many steps of a run; of the rows as many as they need, evenly spaced."""
+    num_steps = options.rounds * options.steps
+    with TemporaryDirectory() as folder:
+        rows = take_rows(
+            options.data / name / "train.tsv", num_steps * BATCH_SIZE + 2, Path(folder)
+        )
+        task = Classify(max_length=LENGTH, truncate=True)
+        train = task.read(rows, needs_labels=True)
+        task = task.settle(train)
+    instances = task.encode(train.examples, Tokenizer.load(options.model))
+    loader = TaskLoader(instances, batch_size=BATCH_SIZE, end_step=num_steps)
+    assert all(len(step.micro_batches) == 1 for step in loader)
+    return Data(name=name, task=task, batches=[step.micro_batches[0] for step in loader])
+
+
+def pad(batch: TaskBatch, length: int) -> dict[str, Tensor]:
+    """(B, length) each, as the peer takes them, and the labels (B,)."""
+    rows = torch.zeros(3, len(batch.labels), length, dtype=torch.int64)
+    sequence = torch.repeat_interleave(batch.bounds.diff())  # (T,)
+    for kind, flat in enumerate((batch.ids, batch.segments, torch.ones_like(batch.ids))):
+        rows[kind, sequence, batch.positions] = flat
+    names = ("input_ids", "token_type_ids", "attention_mask")
+    return dict(zip(names, rows, strict=True)) | {"labels": batch.labels}
+
+
+def open_ours(data: Data, model_dir: Path) -> Bert:
+    model = open_model(
+        model_dir,
+        heads=("sequence",),
+        num_labels=data.task.num_labels,
+        generator=torch.Generator().manual_seed(0),
+    ).model
+    for parameter in model.parameters():  # mapped from the file
+        parameter.data = parameter.data.clone()
+    return model
+
+
+def make_peer(model: Bert) -> Any:
+    """Theirs, with our weights."""
+    config = transformers.BertConfig(**make_config(model, torch.float32))
+    peer = transformers.BertForSequenceClassification(config)
+    assert peer.config._attn_implementation == "sdpa"
+    peer.load_state_dict(from_ours(model))
+    return peer
+
+
+def make_ours(data: Data, model: Bert, options: argparse.Namespace) -> TrainStep:
+    device = torch.device(options.device)
+    batches = [batch.to(device) for batch in data.batches]
+    optimizer = BertOptimizer(model.to(device).train(), OptimConfig(name="adamw"))
+
+    def train_step(number: int) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
+            term = data.task.objective(model, batches[number])["task"]
+        loss = term.total / BATCH_SIZE
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
+        optimizer.step(RATE)
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return train_step
+
+
+def make_theirs(
+    data: Data, peer: Any, is_padded_to_longest: bool, options: argparse.Namespace
+) -> TrainStep:
+    device = torch.device(options.device)
+    lengths = [batch.longest if is_padded_to_longest else LENGTH for batch in data.batches]
+    batches = [
+        {name: part.to(device) for name, part in pad(batch, length).items()}
+        for batch, length in zip(data.batches, lengths, strict=True)
+    ]
+    peer.to(device).train()
+    optimizer = torch.optim.AdamW(make_groups(peer), lr=RATE, eps=1e-6, fused=True)
+
+    def train_step(number: int) -> Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
+            loss: Tensor = peer(**batches[number]).loss
+        loss.backward()
+        nn.utils.clip_grad_norm_(peer.parameters(), MAX_NORM)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return train_step
+
+
+@torch.no_grad()
+def check_same_loss(data: Data, model: Bert, peer: Any) -> None:
+    """Both compute the same thing: without dropout the losses are equal."""
+    batch = data.batches[0]
+    with still(model), still(peer):
+        ours = data.task.objective(model, batch)["task"].total / BATCH_SIZE
+        for length in (LENGTH, batch.longest):
+            theirs = peer(**pad(batch, length)).loss
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def make_ways(data: Data, options: argparse.Namespace) -> dict[str, TrainStep]:
+    model = open_ours(data, options.model)
+    peers = make_peer(model), make_peer(model)
+    check_same_loss(data, model, peers[0])
+    steps = [make_theirs(data, peer, n == 1, options) for n, peer in enumerate(peers)]
+    return dict(zip(WAYS, [*steps, make_ours(data, model, options)], strict=True))
+
+
+def measure(data: Data, options: argparse.Namespace) -> dict[str, list[float]]:
+    """Seconds of each turn of each way; turn r of all of them is of the same steps."""
+    device, ways = torch.device(options.device), make_ways(data, options)
+    for train_step in ways.values():
+        time_turn(train_step, range(options.steps), device)  # memory, threads
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(options.rounds):
+        numbers = range(turn * options.steps, (turn + 1) * options.steps)
+        shift = turn % len(ways)
+        for name in WAYS[shift:] + WAYS[:shift]:
+            seconds[name].append(time_turn(ways[name], numbers, device))
+    return seconds
+
+
+def summarise(seconds: dict[str, list[float]], num_steps: int) -> dict[str, Any]:
+    ours = seconds["bertie"]
+    return {
+        "milliseconds_a_step": {
+            name: round(median(taken) / num_steps * 1000, 1) for name, taken in seconds.items()
+        },
+        "bertie_is_times_as_fast_as": {
+            name: compare(taken, ours) for name, taken in seconds.items() if name != "bertie"
+        },
+    }
+
+
+def show(name: str, row: dict[str, Any]) -> None:
+    print(f"{name}: {row['lengths']}")
+    for way, taken_ms in row["milliseconds_a_step"].items():
+        print(f"  {way:36} {taken_ms:8.1f} ms a step")
+    for way, ratio in row["bertie_is_times_as_fast_as"].items():
+        half = f"{ratio['lower_quartile']} .. {ratio['upper_quartile']}"
+        print(f"  {ratio['median']:.2f}x {way} ({half}; best turns {ratio['best_to_best']})")
+
+
+def run(names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
+    rows = {}
+    for name in names:
+        data = read_data(name, options)
+        row = {"lengths": data.describe()} | summarise(measure(data, options), options.steps)
+        show(name, row)
+        rows[name] = row
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", type=Path, required=True, help="directory of the encoder")
+    parser.add_argument("--data", type=Path, required=True, help="folder of SST-2 and MRPC")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=3, help="of a turn")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    result = {
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+        "threads": options.threads,
+        "precision": options.precision,
+        "sequences_a_step": BATCH_SIZE,
+        "rounds": options.rounds,
+        "steps_a_turn": options.steps,
+        "sets": run(SETS, options),
+    }
+    about = machine.describe("torch", "transformers", "numpy")
+    print("saved", machine.save(f"finetune-{options.device}", about, result))
+
+
+if __name__ == "__main__":
+    main()
