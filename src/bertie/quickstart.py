@@ -1,6 +1,7 @@
 """The whole way on text that is on every Python machine, printed as commands to repeat it."""
 
 import json
+import math
 import shlex
 import shutil
 import time
@@ -234,12 +235,16 @@ def tell_packages(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
 def compare_tuned(tuned: Finetuned, scratch: Finetuned, test: Path) -> Iterator[str]:
     results = tuned.results
     num_labels = len(results.labels)
+    num_tested = len(test.read_text(encoding="utf-8").splitlines())
     yield f"  Which of {num_labels} packages is a docstring from?"
-    yield f"  {results.num_train:,} to learn from, {results.num_dev:,} to choose by; right of those"
-    yield f"  in {test}, of documents that no training has seen:"
+    yield f"  {results.num_train:,} to learn from, {results.num_dev:,} to choose by; right of the"
+    yield f"  {num_tested:,} in {test}, of documents that no training has seen:"
     yield f"    guessing at random             {1 / num_labels:>6.1%}"
     for name, made in (("random weights", scratch), ("pre-trained weights", tuned)):
         yield f"    fine-tuned {name:<19} {made.results.tests[str(test)]['accuracy']:>6.1%}"
+    # Two standard errors of a difference of two shares, which are largest at a half.
+    margin = 2 * math.sqrt(2 * 0.25 / num_tested)
+    yield f"  Of so few texts, and one run each, differences up to {margin:.0%} may be chance."
 
 
 # --- the folder ---

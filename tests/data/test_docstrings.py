@@ -59,7 +59,7 @@ def test_the_standard_library_is_found_once_and_has_a_manual() -> None:
 
 
 def long(*words: str) -> tuple[str, ...]:
-    return tuple(f"{word}: long enough to be told from all the others" for word in words)
+    return tuple(f"{word}: {'as long as it must be, ' * 3}" for word in words)
 
 
 FOUND = [
