@@ -29,10 +29,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import torch
 
 import machine
-from bertie.finetune import DataFiles, FinetuneRecipe, TuneConfig, finetune, read_sets
+from bertie.datasets import DataFiles, read_sets
+from bertie.finetune import finetune
 from bertie.metrics.intervals import mean, spread
 from bertie.train.loop import Precision, TrainConfig
 from bertie.train.optim import OptimConfig
+from bertie.tuning import FinetuneRecipe, TuneConfig
 from splits import split_titles, take_rows
 
 Side = Literal["bertie", "transformers"]
@@ -132,7 +134,7 @@ RUNS = (
         model="m3e-small",
         peak=3e-5,  # at 1e-4 it falls back to the more frequent class and stays there
     ),
-    glue("SST-2", epochs=1),
+    glue("SST-2", epochs=2),
     Run(
         name="HellaSwag",
         task="choice",
@@ -251,7 +253,7 @@ def run_ours(job: Job, recipe: FinetuneRecipe) -> dict[str, Any]:
         "majority": results.majority,
         "notes": [note.strip() for note in results.notes if note.startswith("  ")],  # counts
         "scores": dict(results.runs[0].scores),
-        "test": next(iter(done.tests.values()), {}),
+        "test": next(iter(results.tests.values()), {}),
         "curve": list(results.runs[0].curve),
     }
 
@@ -260,7 +262,7 @@ def run_theirs(job: Job, recipe: FinetuneRecipe) -> dict[str, Any]:
     from peer import tune
 
     assert recipe.model is not None
-    sets = read_sets(recipe, recipe.model)
+    sets = read_sets(recipe.task, recipe.data, recipe.model)
     scores = tune(
         sets.task,
         sets.train.examples,

@@ -22,7 +22,12 @@ SURFACE = {
     "import": "source out lower_case gelu",
     "prepare": "text vocab out recipe workers sets",
     "pretrain": "recipe store out start resume sets",
+    "finetune": "recipe model task train dev test out seeds skip_bad sets",
+    "evaluate": "model data out skip_bad sets",
     "fill": "model text top as_json",
+    "predict": "model file out format skip_bad sets",
+    "embed": "model file out pooling layer normalise column format",
+    "similar": "model texts query top column format",
     "quickstart": "out",
 }
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bertie.config import find_recipe, read_recipe
 from bertie.errors import UserError
-from bertie.finetune import FinetuneRecipe
 from bertie.pretrain import PretrainRecipe
+from bertie.tuning import FinetuneRecipe
 from bertie.vocab import VocabRecipe
 
 
@@ -74,6 +74,25 @@ def test_a_part_of_a_plain_value_is_refused() -> None:
         read_recipe(Run, None, ["name=a", "name.x=1"])
 
 
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    model: Model = field(default_factory=lambda: Model(hidden_size=9, act="tanh"))
+    plain: Model = field(default_factory=Model)
+    task: dict[str, Any] = field(default_factory=lambda: {"name": "classify"})
+
+
+def test_a_table_lies_on_top_of_the_defaults_that_its_field_has() -> None:
+    tuned = read_recipe(Tuned, None, ["model.dropout=0.5", "plain.dropout=0.5", "task.size=3"])
+    assert tuned.model == Model(hidden_size=9, act="tanh", dropout=0.5)
+    assert tuned.plain == Model(dropout=0.5)
+    assert tuned.task == {"name": "classify", "size": 3}
+    assert read_recipe(Tuned, None, ["task.name=tag", "model.act=erf"]) == Tuned(
+        task={"name": "tag"}, model=Model(hidden_size=9)
+    )
+    with pytest.raises(UserError, match="did you mean"):
+        read_recipe(Tuned, None, ["model.hiden_size=1"])
+
+
 def test_none_takes_a_setting_back() -> None:
     assert read_recipe(Run, None, ["out=x", "out=none"]).out is None
 
@@ -114,6 +133,11 @@ SHIPPED = {
     "chinese-base": PretrainRecipe,
     "domain-adapt": PretrainRecipe,
     "roberta-style": PretrainRecipe,
+    "classify": FinetuneRecipe,
+    "tag": FinetuneRecipe,
+    "tag-document": FinetuneRecipe,
+    "squad": FinetuneRecipe,
+    "choice": FinetuneRecipe,
 }
 
 

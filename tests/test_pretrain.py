@@ -24,8 +24,6 @@ from bertie.pretrain import (
     HARMLESS,
     PretrainRecipe,
     check_new,
-    find_common_checkpoint,
-    flatten,
     pretrain,
     with_warnings,
 )
@@ -33,6 +31,7 @@ from bertie.train.distributed import World
 from bertie.train.evaluate import evaluate_pretraining
 from bertie.train.loop import Trainer
 from bertie.train.optim import rate
+from bertie.train.record import find_common_checkpoint, flatten
 from tests.data.stores import TOKENIZER
 from tests.train.runs import (
     check_same_weights,

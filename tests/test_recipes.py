@@ -1,4 +1,4 @@
-"""The shipped pre-training recipes: numbers that are known, and each runs, if only at toy scale."""
+"""The shipped recipes: numbers that are known, and each runs, if only at toy scale."""
 
 import json
 from dataclasses import replace
@@ -11,15 +11,19 @@ from bertie.checkpoint.state import find_checkpoint
 from bertie.config import find_recipe, read_recipe
 from bertie.data.steps import TERMS
 from bertie.data.store import Store
+from bertie.finetune import finetune
 from bertie.model.config import count_parameters, named_size
 from bertie.prepare import HELD_OUT
 from bertie.pretrain import PretrainRecipe, pretrain
 from bertie.train.budget import Budget, Phase
 from bertie.train.optim import OptimConfig, rate
+from bertie.tuning import FinetuneRecipe
 from tests.data.stores import awkward, write_store
 from tests.test_config import SHIPPED
+from tests.tuned import make_model, write_task
 
 NAMES = [name for name, kind in SHIPPED.items() if kind is PretrainRecipe]
+TUNING = [name for name, kind in SHIPPED.items() if kind is FinetuneRecipe]
 VOCABULARIES = {"chinese-base": 21_128}  # the others: 30,522
 # With the heads that the recipe trains. Google's own figures: 4.4, 11.3, 29.1, 41.7, 110.1 million.
 PARAMETERS = {
@@ -223,3 +227,64 @@ def test_a_toy_is_what_the_recipe_says_but_for_its_size() -> None:
         )
         assert toy.train.precision == full.train.precision
         assert [phase.share for phase in toy.phases] == [phase.share for phase in full.phases]
+
+
+# --- fine-tuning ---
+
+# Devlin et al. 2018, sections 4 and A.3: batch, peak, budget, length.
+PAPER = {
+    "classify": (32, 3e-5, "3 epochs", 128),
+    "tag": (32, 5e-5, "3 epochs", 128),
+    "tag-document": (32, 5e-5, "3 epochs", 512),
+    "squad": (32, 5e-5, "3 epochs", 384),
+    "choice": (16, 2e-5, "3 epochs", 128),
+}
+
+
+@pytest.mark.parametrize("name", TUNING)
+def test_the_papers_numbers_of_fine_tuning(name: str) -> None:
+    recipe = read_recipe(FinetuneRecipe, name)
+    found = (recipe.tune.batch_size, recipe.optim.peak, recipe.train.budget)
+    assert (*found, recipe.task["max_length"]) == PAPER[name]
+    assert (recipe.optim.warmup, recipe.optim.schedule) == (0.1, "linear")
+    assert (recipe.optim.beta2, recipe.optim.eps, recipe.optim.max_norm) == (0.999, 1e-6, 1.0)
+    # Off by default: what the paper has not.
+    assert (recipe.tune.freeze, recipe.train.patience, recipe.optim.layer_decay) == (0, 0, 1.0)
+    assert recipe.task.get("class_weights", "none") == "none" and not recipe.task.get("truncate")
+
+
+def test_what_a_task_is_without_a_recipe_is_the_recipe() -> None:
+    plain, recipe = FinetuneRecipe(), read_recipe(FinetuneRecipe, "classify")
+    assert recipe.task == plain.task | {"max_length": 128}
+    assert (recipe.data, recipe.tune, recipe.optim, recipe.train) == (
+        plain.data,
+        plain.tune,
+        plain.optim,
+        plain.train,
+    )
+
+
+@pytest.mark.parametrize("name", TUNING)
+def test_the_first_line_of_a_tuning_recipe_is_its_command(name: str) -> None:
+    first = find_recipe(name).read_text(encoding="utf-8").splitlines()[0]
+    assert f": bertie finetune {name} --model MODEL --train FILE " in first
+    assert first.endswith("--out RUN")
+
+
+@pytest.mark.parametrize("name", TUNING)
+def test_a_tuning_recipe_runs(name: str, tmp_path: Path) -> None:
+    sets = shrink_tuning(name)
+    recipe = read_recipe(FinetuneRecipe, name, sets)
+    data = write_task(str(recipe.task["name"]), tmp_path)
+    files = replace(recipe.data, train=data, dev=data)
+    model = make_model(tmp_path / "model")
+    made = finetune(replace(recipe, model=model, out=tmp_path / "run", data=files))
+    (run,) = made.results.runs
+    assert run.settings["budget"] == recipe.train.budget and len(run.curve) == 3
+    assert run.scores.keys() >= {made.results.metric}
+
+
+def shrink_tuning(name: str) -> list[str]:
+    """Assignments that leave all but the size; three epochs of some steps."""
+    question = ["task.max_question=16"] if name == "squad" else []
+    return ["task.max_length=40", *question, "tune.batch_size=6", "train.device=cpu"]

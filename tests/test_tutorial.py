@@ -14,13 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 from bertie.cli import app
-from tests.test_recipes import shrink
+from tests.test_recipes import TUNING, shrink
+from tests.tuned import write_choices, write_classes, write_questions, write_tags
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TEXT, re.DOTALL | re.MULTILINE)
 # Not every run has them.
 OPTIONAL = {"tensorboard/", "bad-step-*.safetensors"}
+TINY_TUNING = ("train.budget=2 steps", "train.device=cpu", "tune.batch_size=4")
 SUBJECTS = ("text", "cat", "sea", "answer", "old city", "first letter", "piece", "question")
 VERBS = ("looks like", "is not", "comes after", "does not know", "was once", "waits for")
 NAMES = ("北京", "上海", "大学", "城市", "天气", "图书馆", "问题", "老师")
@@ -39,6 +41,10 @@ def write_text(folder: Path) -> None:
         ]
         (folder / name).mkdir()
         (folder / name / "a.txt").write_text("\n\n".join(documents), encoding="utf-8")
+    write_classes(folder / "reviews.csv")
+    write_tags(folder / "names.conll")
+    write_questions(folder / "questions.json", unanswerable=True)
+    write_choices(folder / "endings.csv")
 
 
 def run(command: str) -> None:
@@ -46,6 +52,8 @@ def run(command: str) -> None:
     assert program == "bertie"
     if arguments[0] == "pretrain":
         arguments += [part for one in shrink(arguments[1]) for part in ("--set", one)]
+    if arguments[0] == "finetune":
+        arguments += [part for one in TINY_TUNING for part in ("--set", one)]
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, f"{command}\n{done.output}\n{done.exception!r}"
     assert done.output
@@ -68,11 +76,12 @@ def test_every_command_and_snippet_runs_in_order(
             name = block.splitlines()[0].removeprefix("# ")
             Path(name).write_text(block, encoding="utf-8")
     check_files(Path("my_run"))
+    check_files(Path("sentiment"))
 
 
 def check_files(run: Path) -> None:
     """A run has the files of the tutorial's table, and no others."""
-    table = TEXT.split("## Files of a run")[1].split("##")[0]
+    table = TEXT.split(f"| in `{run}/` |")[1].split("\n\n")[0]
     named = set(re.findall(r"`([^`]+)`", " ".join(re.findall(r"^\| (`.*?) \|", table, re.M))))
     found = {f"{path.name}/" if path.is_dir() else path.name for path in run.iterdir()}
     assert named - OPTIONAL <= found <= named
@@ -88,7 +97,8 @@ def test_blocks_are_of_a_known_kind_and_only_console_has_a_prompt() -> None:
 def test_every_recipe_is_in_the_table() -> None:
     from tests.test_recipes import NAMES as RECIPES
 
-    assert {name for name in RECIPES if f"| `{name}` |" in TEXT} == set(RECIPES)
+    every = {*RECIPES, *TUNING}
+    assert {name for name in every if f"| `{name}` |" in TEXT} == every
 
 
 def test_links_lead_somewhere() -> None:

@@ -2,6 +2,9 @@
 
 model = bertie.load("my_run/model")
 model.fill("Paris is the [MASK] of France.").best
+model.embed(["A text.", "Another."])  # (2, hidden size)
+
+A fine-tuned one can classify, classify_pairs, tag, answer or choose.
 """
 
 from typing import TYPE_CHECKING
@@ -15,11 +18,14 @@ __all__ = ["load"]
 __version__ = "0.1.0"
 
 
-def load(directory: "str | Path", *, device: str | None = None, dtype: str = "fp32") -> "Engine":
+def load(
+    directory: "str | Path", *, device: str | None = None, dtype: str = "fp32", show: bool = True
+) -> "Engine":
     """A model directory, ready to be asked; on a GPU where there is one, if no device is named.
 
-    `dtype` is fp32, bf16 or fp16.
+    `dtype` is fp32, bf16 or fp16. What takes long shows a bar where stderr is a terminal, unless
+    `show` is false.
     """
     from bertie.infer.engine import Engine  # torch comes with it
 
-    return Engine.load(directory, device=device, dtype=dtype)
+    return Engine.load(directory, device=device, dtype=dtype, show=show)

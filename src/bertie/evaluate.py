@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from bertie.checkpoint.card import read_card
 from bertie.checkpoint.model_dir import open_model
-from bertie.config import build
+from bertie.config import assign, build
 from bertie.errors import UserError
 from bertie.model.bert import Bert
 from bertie.tasks import get_task
@@ -39,12 +41,11 @@ def predict_all(
     examples: Sequence[Any],
     instances: Instances,
     *,
-    micro_tokens: int = 8192,
     precision: str = "fp32",
     tunes: bool = False,
 ) -> Evaluated:
     """Predicts, decodes and scores; `tunes` fits the thresholds on these very examples."""
-    outputs = predict(model, instances, micro_tokens=micro_tokens, precision=precision)
+    outputs = predict(model, instances, precision=precision)
     if tunes:
         task = task.tune(examples, instances, outputs)
     predictions = task.decode(examples, instances, outputs)
@@ -52,37 +53,57 @@ def predict_all(
 
 
 def evaluate_file(
-    directory: Path, path: Path, out: Path | None = None, *, skip_bad: bool = False
+    directory: Path,
+    path: Path,
+    out: Path | None = None,
+    *,
+    sets: Sequence[str] = (),
+    skip_bad: bool = False,
 ) -> tuple[Dataset[Any], Evaluated, list[Path]]:
-    """A fine-tuned model's answers to a file; written to the folder `out`, if it is given."""
-    task = open_task(directory)
+    """A fine-tuned model's answers to a file; written to the folder `out`, if it is given.
+
+    `sets` are assignments to the task's settings, such as "task.columns.first=review".
+    """
+    task = open_task(directory, sets)
     data = task.read(path, skip_bad=skip_bad)
     instances = task.encode(data.examples, Tokenizer.load(directory))
-    evaluated = predict_all(open_model(directory).model, task, data.examples, instances)
+    model = open_model(directory).model.to("cuda" if torch.cuda.is_available() else "cpu")
+    evaluated = predict_all(model, task, data.examples, instances)
     return data, evaluated, [] if out is None else write_predictions(out, data, evaluated)
 
 
-def open_task(directory: Path) -> AnyTask:
+def open_task(directory: Path, sets: Sequence[str] = ()) -> AnyTask:
     """The task that a directory was fine-tuned for, settled."""
-    card = open_model(directory).card
+    card = read_card(directory)
     if card is None or not card.task:
         raise UserError(
             f"{directory} does not say what it was fine-tuned for (task.json); fine-tune it: "
             "bertie finetune --model DIR --task classify --train FILE --out DIR"
         )
-    task: AnyTask = build(get_task(card.task), card.settings, "task.")
+    settings: dict[str, Any] = {"task": dict(card.settings)}
+    for assignment in sets:
+        if not assignment.startswith("task."):
+            raise UserError(f"of a fine-tuned model only task.* can be set; found {assignment!r}")
+        assign(settings, assignment)
+    task: AnyTask = build(get_task(card.task), settings["task"], "task.")
     return task
 
 
-def write_predictions(out: Path, data: Dataset[Any], evaluated: Evaluated) -> list[Path]:
-    """Each answer as a line of JSON; and as the leaderboards of GLUE and SQuAD take them."""
+def write_predictions(
+    out: Path, data: Dataset[Any], evaluated: Evaluated, name: str = ""
+) -> list[Path]:
+    """Each answer as a line of JSON; and as the leaderboards of GLUE and SQuAD take them.
+
+    The files are called `name`, or as that of the data.
+    """
     out.mkdir(parents=True, exist_ok=True)
+    name = name or data.path.stem
     pairs = list(zip(data.examples, evaluated.predictions, strict=True))
-    written = [out / f"{data.path.stem}.jsonl"]
+    written = [out / f"{name}.jsonl"]
     lines = [json.dumps({"id": e.id} | to_json(p), ensure_ascii=False) for e, p in pairs]
     write_text(written[0], "".join(f"{line}\n" for line in lines))
     if pairs and isinstance(pairs[0][1], SpanPrediction):
-        written.append(out / f"{data.path.stem}.answers.json")
+        written.append(out / f"{name}.answers.json")
         answers = {example.id: prediction.text for example, prediction in pairs}
         write_text(written[1], json.dumps(answers, ensure_ascii=False))
     if data.benchmark and not data.is_labelled:
@@ -109,6 +130,8 @@ def plain(value: Any) -> Any:
         return value.item()
     if hasattr(value, "__dataclass_fields__"):
         return to_json(value)
+    if hasattr(value, "_asdict"):  # a named tuple
+        return {name: plain(one) for name, one in value._asdict().items()}
     if isinstance(value, list | tuple):
         return [plain(one) for one in value]
     return value

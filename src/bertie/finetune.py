@@ -1,127 +1,67 @@
-"""From a model directory and labelled data to a model that does a task: wiring of task and loop."""
+"""From a model directory and labelled data to a model that does a task: many runs, the best kept.
 
-import hashlib
+OUT/runs/NAME is one run: a seed of one setting. The model of the run that is best on dev becomes
+OUT/model.
+"""
+
 import itertools
 import json
+import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
-from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.draft import draft_of
-from bertie.checkpoint.json_files import read_json, write_json
-from bertie.checkpoint.model_dir import open_model, read_config, save_model
-from bertie.checkpoint.state import Checkpoint, Saving, find_best, find_checkpoint, remove_drafts
-from bertie.config import build
+from bertie.checkpoint.json_files import read_json
+from bertie.checkpoint.model_dir import open_model
+from bertie.checkpoint.state import hash_file
+from bertie.datasets import Sets, read_sets
 from bertie.errors import UserError
-from bertie.evaluate import Evaluated, predict_all, write_predictions
-from bertie.findings import Findings, find_majority, make_findings
-from bertie.model.bert import Bert, initialise
-from bertie.model.config import train_memory
-from bertie.pretrain import check_same
+from bertie.evaluate import open_task, predict_all, write_predictions
+from bertie.findings import find_majority, make_findings
 from bertie.report.finetuning import write_finetuning_report
 from bertie.report.results import FinetuneResults, FinetuneRun
-from bertie.tasks import describe, get_task
-from bertie.tasks.instances import Instances
-from bertie.tasks.steps import TaskLoader
-from bertie.tasks.task import Dataset, Task
-from bertie.text.tokenizer import Tokenizer
-from bertie.train.budget import Budget
 from bertie.train.distributed import World, open_world
-from bertie.train.hardware import find_free_bytes
-from bertie.train.log import Log, Show
-from bertie.train.loop import TrainConfig, Trainer
-from bertie.train.memory import find_micro_tokens
-from bertie.train.optim import OptimConfig
+from bertie.train.log import Show
+from bertie.train.record import RECORD, begin_record, check_same, flatten, is_one_of, name_gpu
+from bertie.tuning import FinetuneRecipe, RunSpec, Tuning, run_once
 
-AnyTask = Task[Any, Any]
-RESULT = "result.json"
 # The paper's grid (A.3).
 BATCH_SIZES, PEAKS, EPOCHS = (16, 32), (5e-5, 3e-5, 2e-5), (2, 3, 4)
+WEIGHTS = (".safetensors", ".bin")
+# What may be changed when a fine-tuning goes on: it does not change what a run learns. Model and
+# data are known by what is in them.
+HARMLESS = {
+    "model",
+    "out",
+    "data.train",
+    "data.dev",
+    "data.test",
+    "tune.seeds",  # more of them: those that are done stay
+    "tune.micro_tokens",
+    "train.recompute",
+    "train.sharding",
+    "train.device",
+    "train.log_every",
+    "train.save_every",
+    "train.keep",
+    "train.tensorboard",
+}
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DataFiles:
-    """What to learn from, what to choose by, what to answer in the end."""
-
-    train: Path | None = None
-    dev: Path | None = None  # none: a share of train, those with the lowest hash of their text
-    dev_share: float = 0.1  # of train, where there is no dev
-    test: tuple[Path, ...] = ()  # predicted by the chosen model; scored where they have labels
-    skip_bad: bool = False  # leave rows out that cannot be read, and count them
-
-    def __post_init__(self) -> None:
-        if not 0 < self.dev_share < 1:
-            raise UserError(f"data.dev_share is between 0 and 1; found {self.dev_share}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TuneConfig:
-    """Which runs there are, and what of the model is tuned in each: all of it, unless said."""
-
-    batch_size: int = 32  # examples of a step; windows of tagging and question answering
-    micro_tokens: int = 0  # most tokens of a micro-batch; 0: what fits the memory
-    grid: Literal["none", "paper"] = "none"  # paper: batch 16, 32; peak 5e-5, 3e-5, 2e-5; epochs
-    seeds: int = 1  # runs of the same settings; of the output layer, the order and dropout
-    freeze: int = 0  # layers that stay as they are, from below; the embeddings with them
-
-    def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("micro_tokens", 0), ("seeds", 1), ("freeze", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"tune.{name} is at least {least}; found {getattr(self, name)}")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FinetuneRecipe:
-    """All settings; those of the task are the fields of its own class, and `name`."""
-
-    model: Path | None = None  # the directory to start from
-    out: Path | None = None
-    task: dict[str, Any] = field(default_factory=lambda: {"name": "classify"})
-    data: DataFiles = field(default_factory=DataFiles)
-    tune: TuneConfig = field(default_factory=TuneConfig)
-    # With bias correction: without it small sets fail to train for some seeds.
-    optim: OptimConfig = field(
-        default_factory=lambda: OptimConfig(
-            name="adamw", peak=3e-5, warmup=0.1, schedule="linear", eps=1e-6
-        )
-    )
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(budget="3 epochs", evaluate_every=0, save_every=0)
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sets:
-    """Read, settled and encoded."""
-
-    task: AnyTask
-    train: Dataset[Any]
-    dev: Dataset[Any]
-    train_instances: Instances
-    dev_instances: Instances
-    tokenizer: Tokenizer
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunSpec:
-    """What makes a run differ from its neighbours."""
-
-    seed: int
-    batch_size: int
-    peak: float
-    budget: str
-
-    @property
-    def name(self) -> str:
-        budget = self.budget.replace(" ", "-")
-        return f"peak-{self.peak:g}-batch-{self.batch_size}-{budget}-seed-{self.seed}"
+# What the report shows in other places, as it differs between runs, is long or is fitted.
+ELSEWHERE = {
+    "optim.peak",
+    "tune.batch_size",
+    "task.labels",
+    "task.columns",
+    "task.threshold",
+    "task.thresholds",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,134 +70,95 @@ class Finetuned:
 
     model: Path
     results: FinetuneResults
-    tests: dict[str, dict[str, float]]  # file -> scores; empty: it has no labels
     report: Path
 
 
 def finetune(recipe: FinetuneRecipe, *, show: Show = lambda line: None) -> Finetuned:
     """Runs what is not done yet, keeps the model that is best on dev, and reports."""
+    with open_world(recipe.train.device) as world:
+        tuning = begin(recipe, world, show if world.is_first else lambda line: None)
+        specs, runs = list(plan_runs(recipe)), list[FinetuneRun]()
+        for number, spec in enumerate(specs, 1):
+            tuning.show({"note": f"run {number} of {len(specs)}: {spec.name}"})
+            runs.append(run_once(tuning, spec))
+            results = summarise(tuning, runs)
+            best = specs[runs.index(results.best())]
+            if world.is_first:
+                remove_models(tuning, specs[:number], best)
+            world.wait()
+        if world.is_first:
+            results = conclude(tuning, results, best)
+            write_finetuning_report(results, tuning.out)
+        world.wait()
+        out = tuning.out
+        return Finetuned(model=out / "model", results=results, report=out / "report.html")
+
+
+# --- what a fine-tuning begins with ---
+
+
+def begin(recipe: FinetuneRecipe, world: World, show: Show) -> Tuning:
+    """Reads the data, and sees that what the folder holds is of the same settings."""
     source, out = recipe.model, recipe.out
     if source is None or out is None or recipe.data.train is None:
         raise UserError(
             "say what to start from, what to learn and where to write: --model DIR --train FILE "
             "--out DIR"
         )
-    with open_world(recipe.train.device) as world:
-        show = show if world.is_first else lambda line: None
-        sets = read_sets(recipe, source)
-        for note in sets.notes:
+    check_folder(out)
+    sets = read_sets(recipe.task, recipe.data, source)
+    settings = settings_of(recipe, source, sets)
+    if (out / RECORD).is_file():
+        check_same(out, read_json(out / RECORD)["settings"], settings, harmless=HARMLESS)
+    world.wait()
+    if world.is_first:
+        begin_record(out, settings, world)
+        for note in (*sets.notes, *sets.remarks):
             show({"note": note})
-        specs = list(plan_runs(recipe))
-        done: list[FinetuneRun] = []
-        for number, spec in enumerate(specs, 1):
-            show({"note": f"run {number} of {len(specs)}: {spec.name}"})
-            done.append(run_once(recipe, source, out, sets, spec, world, show))
-            world.wait()
-        best = specs[max(range(len(done)), key=lambda n: done[n].scores[sets.task.metric])]
-        results, tests = summarise(recipe, sets, done, None, ()), dict[str, dict[str, float]]()
-        if world.is_first:
-            results, tests = conclude(recipe, out, sets, done, best, world)
-            write_finetuning_report(results, out)
-        world.wait()
-        return Finetuned(
-            model=out / "model", results=results, tests=tests, report=out / "report.html"
-        )
-
-
-# --- data ---
-
-
-def read_sets(recipe: FinetuneRecipe, source: Path) -> Sets:
-    """The data, and a task that knows all that they decide."""
-    settings = dict(recipe.task)
-    name = settings.pop("name", "classify")
-    task: AnyTask = build(get_task(name), settings, "task.")
-    files, skip_bad = recipe.data, recipe.data.skip_bad
-    assert files.train is not None
-    train = task.read(files.train, skip_bad=skip_bad, needs_labels=True)
-    task = task.settle(train)
-    if files.dev is None:
-        train, dev = hold_out(train, files.dev_share)
-    else:
-        dev = task.read(files.dev, skip_bad=skip_bad)
-        if not dev.is_labelled:
-            raise UserError(
-                f"{files.dev} has no labels to choose by; leave --dev out to take a share of the "
-                "training data, and give it as --test to have it predicted"
-            )
-    longest = read_config(source).max_positions
-    if task.max_length > longest:
-        raise UserError(
-            f"task.max_length {task.max_length} is more than the {longest} positions of {source}; "
-            f"lower it: --set task.max_length={longest}"
-        )
-    tokenizer = Tokenizer.load(source)
-    train_instances = task.encode(train.examples, tokenizer)
-    dev_instances = task.encode(dev.examples, tokenizer)
-    return Sets(
-        task=task,
-        train=train,
-        dev=dev,
-        train_instances=train_instances,
-        dev_instances=dev_instances,
-        tokenizer=tokenizer,
-        notes=tuple(
-            describe_sets(task, {"train": (train, train_instances), "dev": (dev, dev_instances)})
-        ),
+    return Tuning(
+        recipe=recipe,
+        source=source,
+        out=out,
+        sets=sets,
+        settings=settings,
+        majority=find_majority(sets.task, sets.train.examples, sets.dev.examples),
+        world=world,
+        show=show,
     )
 
 
-def hold_out(data: Dataset[Any], share: float) -> tuple[Dataset[Any], Dataset[Any]]:
-    """Training data without, and dev made of, the examples with the lowest hash of their text.
-
-    Examples about the same text stay together.
-    """
-    keys = [hashlib.sha256(text_of(example).encode()).digest() for example in data.examples]
-    texts = sorted(set(keys))
-    chosen = set(texts[: max(1, round(share * len(texts)))])
-    if len(chosen) == len(texts):
-        raise UserError(f"{data.path} has one text only; give examples to choose by: --dev FILE")
-    parts = [
-        [e for e, key in zip(data.examples, keys, strict=True) if (key in chosen) == is_dev]
-        for is_dev in (False, True)
-    ]
-    return replace(data, examples=parts[0]), replace(data, examples=parts[1])
+def check_folder(out: Path) -> None:
+    """A folder with a model of another kind is somebody's work, such as that of a pre-training."""
+    there = [name for name in ("model", RECORD) if (out / name).exists()]
+    is_ours = RECORD in there and "tune" in read_json(out / RECORD).get("settings", {})
+    if there and not is_ours:
+        raise UserError(f"{out} holds something else than a fine-tuning; take another --out")
 
 
-def text_of(example: Any) -> str:
-    """What an example is about: its context, its text or its words."""
-    for name in ("context", "first", "text"):
-        if hasattr(example, name):
-            return str(getattr(example, name))
-    raise AssertionError(f"no text in {example}")
+def settings_of(recipe: FinetuneRecipe, source: Path, sets: Sets) -> dict[str, Any]:
+    """All that decides the outcome, as JSON can hold it; model and data by what is in them."""
+    values = asdict(recipe) | {"task": {"name": recipe.task.get("name"), **task_settings(sets)}}
+    values |= {"model": str(source), "out": str(recipe.out)}
+    values["data"] |= {
+        "train": str(recipe.data.train),
+        "dev": recipe.data.dev and str(recipe.data.dev),
+        "test": [str(path) for path in recipe.data.test],
+        "train_sha256": hash_file(sets.train.path),
+        "dev_sha256": hash_file(sets.dev.path),
+    }
+    weights = sorted(path for path in source.iterdir() if path.suffix in WEIGHTS)
+    values["model_sha256"] = {path.name: hash_file(path) for path in weights}
+    found: dict[str, Any] = json.loads(json.dumps(values))
+    return found
 
 
-def describe_sets(
-    task: AnyTask, sets: Mapping[str, tuple[Dataset[Any], Instances]]
-) -> Iterator[str]:
-    """How the files were understood, and what had to be left out or cut."""
-    for name, (data, instances) in sets.items():
-        columns = ", ".join(f"{role} = {column}" for role, column in data.columns.items())
-        yield (
-            f"{name}: {len(data.examples):,} examples of {data.path}, {data.format}"
-            + (f"; columns: {columns}" if columns else "")
-        )
-        for what, count in data.problems.counts.items():
-            places = ", ".join(data.problems.places[what][:3])
-            yield f"  left out {count:,}: {what} ({places})"
-        for what, count in instances.counts.items():
-            if count:
-                yield f"  {count:,} {what}"
-    if labels := getattr(task, "labels", ()):
-        shown = ", ".join(labels[:20]) + (f" and {len(labels) - 20} more" if labels[20:] else "")
-        yield f"{len(labels)} labels: {shown}"
-    yield f"chosen by {task.metric} on dev"
-
-
-# --- runs ---
+def task_settings(sets: Sets) -> dict[str, Any]:
+    found: dict[str, Any] = asdict(sets.task)  # type: ignore[call-overload]
+    return found
 
 
 def plan_runs(recipe: FinetuneRecipe) -> Iterator[RunSpec]:
+    """Every setting of the grid with every seed."""
     tune = recipe.tune
     sizes, peaks, budgets = [tune.batch_size], [recipe.optim.peak], [recipe.train.budget]
     if tune.grid == "paper":
@@ -268,264 +169,80 @@ def plan_runs(recipe: FinetuneRecipe) -> Iterator[RunSpec]:
         yield RunSpec(seed=seed, batch_size=size, peak=peak, budget=budget)
 
 
-def run_once(
-    recipe: FinetuneRecipe,
-    source: Path,
-    out: Path,
-    sets: Sets,
-    spec: RunSpec,
-    world: World,
-    show: Show,
-) -> FinetuneRun:
-    """One run, from its last checkpoint if there is one; nothing to do if it is finished."""
-    folder = out / "runs" / spec.name
-    settings = settings_of(recipe, spec, source, sets)
-    if (folder / RESULT).is_file():
-        found = read_json(folder / RESULT)
-        check_same(Checkpoint(folder=folder, counters=None, settings=found["settings"]), settings)  # type: ignore[arg-type]
-        return FinetuneRun(**found["run"])
-    checkpoint = find_checkpoint(folder)
-    if checkpoint is not None:
-        check_same(checkpoint, settings)
-    if world.is_first:
-        folder.mkdir(parents=True, exist_ok=True)
-        remove_drafts(folder)
-    model = make_model(recipe, source, sets.task, spec.seed, checkpoint).to(world.device)
-    micro_tokens = recipe.tune.micro_tokens or find_fitting(model, sets.task, recipe, world)
-    loader = TaskLoader(
-        sets.train_instances,
-        batch_size=spec.batch_size,
-        micro_tokens=micro_tokens,
-        seed=spec.seed,
-        rank=world.rank,
-        world_size=world.size,
-    )
-    budget = in_steps(spec.budget, loader.steps_per_epoch)
-    config = replace(
-        recipe.train,
-        seed=spec.seed,
-        evaluate_every=recipe.train.evaluate_every or loader.steps_per_epoch,
-    )
-    evaluate = DevScore(sets, micro_tokens, config.precision)
-    trainer = Trainer(
-        model,
-        sets.task.objective,
-        config=config,
-        optim=replace(recipe.optim, peak=spec.peak),
-        budget=budget,
-        saving=Saving(
-            folder=folder,
-            settings=settings,
-            tokenizer_from=source,
-            keep=1,
-            card=TaskCard(**describe(sets.task)),
-        ),
-        world=world,
-        log=Log(
-            folder,
-            every=config.log_every,
-            show=show,
-            resume=checkpoint,
-            is_silent=not world.is_first,
-            tensorboard=config.tensorboard,
-        ),
-        evaluate=evaluate,
-        resume=checkpoint,
-    )
-    loader.start_step = trainer.counters.step
-    if trainer.progress < 1:
-        trainer.run(loader)
-    run = FinetuneRun(
-        seed=spec.seed,
-        settings={"peak": spec.peak, "batch_size": spec.batch_size, "budget": spec.budget},
-        scores={},
-        seconds=round(trainer.counters.seconds, 1),
-        curve=tuple(read_curve(folder, sets.task.metric)),
-    )
-    if world.is_first:
-        run = finish_run(folder, source, sets, run, settings, evaluate, world)
-    world.wait()
-    return FinetuneRun(**read_json(folder / RESULT)["run"])
-
-
-def settings_of(recipe: FinetuneRecipe, spec: RunSpec, source: Path, sets: Sets) -> dict[str, Any]:
-    """What decides the outcome of a run, as JSON can hold it."""
-    return {
-        "model": str(source),
-        "task": asdict(sets.task),  # type: ignore[call-overload]
-        "data": {"train": str(sets.train.path), "dev": str(sets.dev.path)},
-        "num_train": len(sets.train.examples),
-        "num_dev": len(sets.dev.examples),
-        "tune": {"freeze": recipe.tune.freeze, "batch_size": spec.batch_size},
-        "optim": asdict(replace(recipe.optim, peak=spec.peak)),
-        "train": asdict(replace(recipe.train, seed=spec.seed, budget=spec.budget)),
-    }
-
-
-def make_model(
-    recipe: FinetuneRecipe,
-    source: Path,
-    task: AnyTask,
-    seed: int,
-    checkpoint: Checkpoint | None,
-) -> Bert:
-    """The encoder of the directory with a fresh output layer; or the model of a checkpoint."""
-    generator = torch.Generator().manual_seed(seed)
-    model = open_model(
-        source if checkpoint is None else checkpoint.model,
-        heads=(task.head,),
-        num_labels=task.num_labels,
-        generator=generator,
-    ).model
-    for parameter in model.parameters():  # mapped from the file, which stays as it is
-        parameter.data = parameter.data.clone()
-    if checkpoint is None:
-        initialise(model.get_submodule(task.head), model.config.init_std, generator)
-    if recipe.tune.freeze > len(model.layers):
-        raise UserError(
-            f"tune.freeze is {recipe.tune.freeze}, the model has {len(model.layers)} layers"
-        )
-    if recipe.tune.freeze:
-        for part in (model.embeddings, *model.layers[: recipe.tune.freeze]):
-            part.requires_grad_(False)
-    if model.pooler is not None and task.head in ("token", "span"):
-        model.pooler.requires_grad_(False)  # kept for the next task; nothing here trains it
-    return model
-
-
-def find_fitting(model: Bert, task: AnyTask, recipe: FinetuneRecipe, world: World) -> int:
-    memory = train_memory(model.config, batch_size=1, length=task.max_length)
-    found = find_micro_tokens(
-        None,
-        free_bytes=find_free_bytes(world.device) - memory.gradients - memory.optimizer,
-        bytes_per_token=memory.activations / task.max_length,
-        least=task.max_length,
-        device=world.device,
-    )
-    return world.least(found)
-
-
-def in_steps(text: str, steps_per_epoch: int) -> Budget:
-    budget = Budget.parse(text)
-    if budget.unit != "epochs":
-        return budget
-    return Budget(max(1, round(budget.amount * steps_per_epoch)), "steps")
-
-
-class DevScore:
-    """The scores of a model on dev, with thresholds fitted there where the task has any."""
-
-    def __init__(self, sets: Sets, micro_tokens: int, precision: str) -> None:
-        self.sets, self.micro_tokens, self.precision = sets, micro_tokens, precision
-
-    def __call__(self, model: Bert) -> tuple[dict[str, float], float | None]:
-        evaluated = self.evaluate(model)
-        return evaluated.scores, evaluated.scores[evaluated.task.metric]
-
-    def evaluate(self, model: Bert) -> Evaluated:
-        sets = self.sets
-        return predict_all(
-            model,
-            sets.task,
-            sets.dev.examples,
-            sets.dev_instances,
-            micro_tokens=self.micro_tokens,
-            precision=self.precision,
-            tunes=True,
-        )
-
-
-def read_curve(folder: Path, metric: str) -> Iterator[float]:
-    """The score that counts, evaluation by evaluation."""
-    for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
-        values = json.loads(line)
-        if "held_out" in values:
-            yield values["held_out"][metric]
-
-
-def finish_run(
-    folder: Path,
-    source: Path,
-    sets: Sets,
-    run: FinetuneRun,
-    settings: Mapping[str, Any],
-    dev_score: DevScore,
-    world: World,
-) -> FinetuneRun:
-    """Keeps the best epoch's model with its thresholds, and removes the checkpoints."""
-    best = find_best(folder)
-    assert best is not None
-    model = open_model(best / "model").model.to(world.device)
-    evaluated = dev_score.evaluate(model)
-    card = TaskCard(**describe(evaluated.task))
-    save_model(model, folder / "model", card=card, tokenizer_from=source)
-    run = replace(run, scores=evaluated.scores)
-    write_json(folder / RESULT, {"run": asdict(run), "settings": dict(settings)})
-    shutil.rmtree(folder / "checkpoints")
-    return run
-
-
 # --- the end ---
 
 
-def conclude(
-    recipe: FinetuneRecipe,
-    out: Path,
-    sets: Sets,
-    done: Sequence[FinetuneRun],
-    best: RunSpec,
-    world: World,
-) -> tuple[FinetuneResults, dict[str, dict[str, float]]]:
+def remove_models(tuning: Tuning, specs: Sequence[RunSpec], best: RunSpec) -> None:
+    """Of many runs, only the best one's weights stay: a grid of large models fills a disk."""
+    for spec in specs:
+        if spec != best:
+            shutil.rmtree(tuning.folder(spec) / "model", ignore_errors=True)
+
+
+def conclude(tuning: Tuning, results: FinetuneResults, best: RunSpec) -> FinetuneResults:
     """The best run's model becomes the model; its answers on dev and test are written."""
-    with draft_of(out / "model") as draft:
-        shutil.copytree(out / "runs" / best.name / "model", draft, dirs_exist_ok=True)
-    opened = open_model(out / "model")
-    model = opened.model.to(world.device)
-    precision = recipe.train.precision
-    micro_tokens = recipe.tune.micro_tokens or 8192
-    evaluated = DevScore(sets, micro_tokens, precision).evaluate(model)
-    write_predictions(out / "predictions", sets.dev, evaluated)
-    tests = {}
-    for path in recipe.data.test:
-        data = evaluated.task.read(path, skip_bad=recipe.data.skip_bad)
-        instances = evaluated.task.encode(data.examples, sets.tokenizer)
-        answered = predict_all(
-            model,
-            evaluated.task,
-            data.examples,
-            instances,
-            micro_tokens=micro_tokens,
-            precision=precision,
+    sets, model_dir, answers = tuning.sets, tuning.out / "model", tuning.out / "predictions"
+    publish(tuning.folder(best) / "model", model_dir)
+    task, model = open_task(model_dir), open_model(model_dir).model.to(tuning.world.device)
+    on_dev = predict_all(model, task, sets.dev.examples, sets.dev_instances)
+    write_predictions(answers, sets.dev, on_dev, "dev")
+    names, tests = {"dev"}, {}
+    for data in sets.tests:
+        instances = task.encode(data.examples, sets.tokenizer)
+        answered = predict_all(model, task, data.examples, instances)
+        write_predictions(answers, data, answered, new_name(data.path.stem, names))
+        tests[str(data.path)] = answered.scores
+    findings = make_findings(task, sets.dev.examples, on_dev.predictions)
+    return replace(results, tests=tests, **findings.as_fields())
+
+
+def publish(source: Path, model: Path) -> None:
+    if not source.is_dir():
+        raise UserError(
+            f"{source} was removed when another run was better; to train it again, remove "
+            f"{source.parent}"
         )
-        write_predictions(out / "predictions", data, answered)
-        tests[str(path)] = answered.scores
-    findings = make_findings(evaluated.task, sets.dev.examples, evaluated.predictions)
-    scored = [
-        f"{path}: " + ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        for path, scores in tests.items()
-        if scores
-    ]
-    return summarise(recipe, sets, done, findings, [*sets.notes, *scored]), tests
+    with draft_of(model) as draft:
+        shutil.copytree(source, draft, dirs_exist_ok=True)
 
 
-def summarise(
-    recipe: FinetuneRecipe,
-    sets: Sets,
-    done: Sequence[FinetuneRun],
-    findings: Findings | None,
-    notes: Sequence[str],
-) -> FinetuneResults:
-    details: dict[str, Any] = {} if findings is None else findings.as_fields()
+def new_name(wished: str, taken: set[str]) -> str:
+    """
+    >>> new_name("test", {"dev", "test"})
+    'test-2'
+    """
+    names = itertools.chain([wished], (f"{wished}-{number}" for number in itertools.count(2)))
+    name = next(name for name in names if name not in taken)
+    taken.add(name)
+    return name
+
+
+def summarise(tuning: Tuning, runs: Sequence[FinetuneRun]) -> FinetuneResults:
+    """What the report says of all runs."""
+    sets, recipe, world = tuning.sets, tuning.recipe, tuning.world
+    hours = sum(run.seconds for run in runs) / 3600 * world.size
+    values = {
+        "task": task_settings(sets),
+        "tune": asdict(recipe.tune),
+        "optim": asdict(recipe.optim),
+    }
     return FinetuneResults(
         name=sets.train.benchmark or sets.train.path.stem,
         task=str(recipe.task.get("name", "classify")),
-        model=str(recipe.model),
+        model=str(tuning.source),
         metric=sets.task.metric,
-        runs=tuple(done),
+        runs=tuple(runs),
         num_train=len(sets.train.examples),
         num_dev=len(sets.dev.examples),
-        command=" ".join(["bertie", *sys.argv[1:]]),
-        majority=find_majority(sets.task, sets.train.examples, sets.dev.examples),
-        notes=tuple(notes),
-        **details,
+        command=shlex.join(["bertie", *sys.argv[1:]]),
+        settings={k: v for k, v in flatten(values).items() if not is_one_of(k, ELSEWHERE)},
+        majority=tuning.majority,
+        data=sets.notes,
+        notes=sets.remarks,
+        cost={
+            "device": name_gpu(world) or f"CPU, {torch.get_num_threads()} threads",
+            "processes": str(world.size),
+            "precision": recipe.train.precision,
+            "device hours": f"{hours:.3f}",
+        },
     )

@@ -1,9 +1,6 @@
 """From a token store to a pre-trained model directory: wiring of loader, model, objective, loop."""
 
-import platform
 import shutil
-import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,10 +9,8 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-import bertie
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.grow import open_grown
-from bertie.checkpoint.json_files import write_json
 from bertie.checkpoint.model_dir import open_model, read_config
 from bertie.checkpoint.state import (
     Checkpoint,
@@ -23,7 +18,6 @@ from bertie.checkpoint.state import (
     Saving,
     find_checkpoint,
     list_checkpoints,
-    remove_drafts,
 )
 from bertie.data.entropy import guess_by_frequency, unigram_entropy
 from bertie.data.loader import Batch, Loader
@@ -45,6 +39,7 @@ from bertie.train.health import check_pairs, find_warnings
 from bertie.train.log import Log, Show
 from bertie.train.loop import DTYPES, TrainConfig, Trainer
 from bertie.train.optim import OptimConfig
+from bertie.train.record import begin_record, check_same, find_common_checkpoint
 
 Objective = Literal["mlm+nsp", "mlm", "nsp", "mlm+sop"]
 HEADS = {"mlm": "masked_lm", "nsp": "next_sentence", "sop": "next_sentence"}
@@ -134,7 +129,7 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
         model, notes = make_model(recipe, store, checkpoint)
         settings = settings_of(recipe, model.config, store)
         if checkpoint is not None:
-            check_same(checkpoint, settings)
+            check_same(checkpoint.folder, checkpoint.settings, settings, harmless=HARMLESS)
         model.to(world.device)
         stored = 0 if checkpoint is None else checkpoint.kept["micro_tokens"]
         plan = make_plan(
@@ -149,7 +144,7 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
         )
         unigram = unigram_entropy(store)
         if world.is_first:
-            begin_run(out, settings, unigram, world)
+            begin_record(out, settings, world, unigram_entropy=unigram)
             for note in (*notes, *preflight(plan, model, store, unigram, checkpoint)):
                 show({"note": note})
         evaluate = HeldOut(store, plan.phases[-1].data, recipe, world)
@@ -212,18 +207,6 @@ def publish(out: Path) -> None:
 # --- what a run begins with ---
 
 
-def find_common_checkpoint(out: Path, world: World) -> Checkpoint | None:
-    """The newest checkpoint; all ranks must see the same one."""
-    checkpoint = find_checkpoint(out)
-    step = 0 if checkpoint is None else checkpoint.counters.step
-    if world.least(step) != -world.least(-step):
-        raise UserError(
-            f"rank {world.rank} sees step {step} in {out}, others see another; all machines must "
-            "see the same folder"
-        )
-    return checkpoint
-
-
 def check_new(recipe: PretrainRecipe) -> None:
     """Refuses a folder in which a run has begun."""
     if recipe.out is not None and list_checkpoints(recipe.out):
@@ -235,30 +218,6 @@ def settings_of(recipe: PretrainRecipe, config: ModelConfig, store: Store) -> di
     values = asdict(replace(recipe, model=None)) | {"model": asdict(config)}
     paths = {name: str(values[name]) for name in ("store", "out", "start") if values[name]}
     return values | paths | {"store_digest": store.manifest.digest}
-
-
-def check_same(checkpoint: Checkpoint, settings: Mapping[str, Any]) -> None:
-    """A run goes on with the settings it began with, or not at all."""
-    before, now = flatten(checkpoint.settings), flatten(settings)
-    for name in sorted(before.keys() | now.keys()):
-        if name not in HARMLESS and before.get(name) != now.get(name):
-            raise UserError(
-                f"{checkpoint.folder} was trained with {name} = {before.get(name)}, the recipe "
-                f"says {now.get(name)}; take the same settings, or another --out"
-            )
-
-
-def flatten(values: Any, path: str = "") -> dict[str, Any]:
-    """
-    >>> flatten({"train": {"seed": 3}, "phases": [{"share": 1}]})
-    {'train.seed': 3, 'phases.0.share': 1}
-    """
-    if isinstance(values, list | tuple):
-        values = {str(n): value for n, value in enumerate(values)}
-    if not isinstance(values, Mapping):
-        return {path: values}
-    parts = [flatten(v, f"{path}.{name}" if path else name) for name, v in values.items()]
-    return {name: value for part in parts for name, value in part.items()}
 
 
 def make_model(
@@ -314,29 +273,6 @@ def longest_of(recipe: PretrainRecipe) -> int:
     """Tokens of the longest sequences of all phases."""
     lengths = [phase.max_length for phase in recipe.phases]
     return max(lengths, default=recipe.data.instances.max_length)
-
-
-def begin_run(out: Path, settings: Mapping[str, Any], unigram: float, world: World) -> None:
-    """Says in run.json what is run, on what; and clears away what a killed run left."""
-    out.mkdir(parents=True, exist_ok=True)
-    remove_drafts(out)
-    gpu = torch.cuda.get_device_name(world.device) if world.device.type == "cuda" else None
-    values = {
-        "command": sys.argv,
-        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
-        "settings": settings,
-        "unigram_entropy": unigram,
-        "processes": world.size,
-        "threads": torch.get_num_threads(),
-        "machine": f"{platform.platform()}, {platform.processor() or platform.machine()}",
-        "gpu": gpu,
-        "versions": {
-            "bertie": bertie.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-    }
-    write_json(out / "run.json", values)
 
 
 def preflight(

@@ -19,11 +19,12 @@ from bertie.data.docstrings import (
     read_manual,
 )
 from bertie.errors import UserError
-from bertie.finetune import Finetuned, FinetuneRecipe, finetune
+from bertie.finetune import Finetuned, finetune
 from bertie.infer.engine import Engine
 from bertie.prepare import PrepareRecipe, prepare
 from bertie.pretrain import Pretrained, PretrainRecipe, pretrain
 from bertie.train.log import Show
+from bertie.tuning import FinetuneRecipe
 from bertie.vocab import Progress, VocabRecipe, make_vocab
 
 # What stands in the folder.
@@ -238,7 +239,7 @@ def compare_tuned(tuned: Finetuned, scratch: Finetuned, test: Path) -> Iterator[
     yield f"  in {test}, of documents that no training has seen:"
     yield f"    guessing at random             {1 / num_labels:>6.1%}"
     for name, made in (("random weights", scratch), ("pre-trained weights", tuned)):
-        yield f"    fine-tuned {name:<19} {made.tests[str(test)]['accuracy']:>6.1%}"
+        yield f"    fine-tuned {name:<19} {made.results.tests[str(test)]['accuracy']:>6.1%}"
 
 
 # --- the folder ---

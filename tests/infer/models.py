@@ -4,9 +4,11 @@ from pathlib import Path
 
 import torch
 
+from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.model_dir import save_model
 from bertie.model.bert import Bert
 from bertie.model.config import ModelConfig
+from bertie.tasks import AnyTask, describe
 from bertie.text.count import count_words
 from bertie.text.files import TokenizerConfig, write_tokenizer
 from bertie.text.learn import LearnConfig, learn
@@ -25,6 +27,8 @@ def make_directory(
     *,
     lower_case: bool = True,
     max_positions: int = 40,
+    num_labels: int = 2,
+    card: TaskCard | None = None,
 ) -> Path:
     config = TokenizerConfig(lower_case=lower_case, max_length=max_positions)
     counts = count_words([SENTENCES * 3], config)
@@ -40,10 +44,25 @@ def make_directory(
         init_std=0.3,  # large, so that a mistake is no rounding error
     )
     rng = torch.Generator().manual_seed(5)
-    model = Bert(shape, heads, generator=rng)
+    model = Bert(shape, heads, num_labels=num_labels, generator=rng)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter += 0.2 * torch.rand(parameter.shape, generator=rng)
-    save_model(model, folder / "model", tokenizer_from=folder / "tokenizer")
+    save_model(model, folder / "model", card=card, tokenizer_from=folder / "tokenizer")
     return folder / "model"
+
+
+def make_tuned(folder: Path, task: AnyTask, **options: int) -> Path:
+    """The directory of a model that was fine-tuned for a settled task, so to say."""
+    card = TaskCard(**describe(task))
+    return make_directory(folder, (task.head,), num_labels=task.num_labels, card=card, **options)
+
+
+def make_foreign(folder: Path, head: str, labels: tuple[str, ...] = (), **options: int) -> Path:
+    """One that was fine-tuned elsewhere: no task.json, and what config.json says of labels."""
+    card = TaskCard(head=head, labels=labels) if labels else None
+    num_labels = len(labels) or 2
+    made = make_directory(folder, (head,), num_labels=num_labels, card=card, **options)
+    (made / "task.json").unlink(missing_ok=True)
+    return made

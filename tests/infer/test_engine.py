@@ -13,8 +13,9 @@ import transformers
 import bertie
 from bertie.checkpoint.importing import import_model
 from bertie.errors import UserError
-from bertie.infer import engine as engine_module
-from bertie.infer.engine import Engine, make_batches
+from bertie.infer import batches, verb
+from bertie.infer import fill as fill_module
+from bertie.infer.engine import Engine
 from bertie.infer.fill import Filled
 from tests.checkpoint.theirs import open_theirs
 from tests.infer.models import SENTENCES, make_directory
@@ -88,9 +89,9 @@ def test_order_neighbours_and_the_size_of_batches_change_nothing(
     alone = [engine.fill(text) for text in texts]
     assert_close(engine.fill(texts), alone)
     assert_close(engine.fill(iter(reversed(texts))), alone[::-1])
-    monkeypatch.setattr(engine_module, "BATCH_TOKENS", 16)
-    monkeypatch.setattr(engine_module, "AHEAD_TOKENS", 50)
-    monkeypatch.setattr(engine_module, "HEAD_ROWS", 2)
+    monkeypatch.setattr(batches, "BATCH_TOKENS", 16)
+    monkeypatch.setattr(verb, "AHEAD_TOKENS", 50)
+    monkeypatch.setattr(fill_module, "HEAD_ROWS", 2)
     assert_close(engine.fill(texts), alone)
 
 
@@ -106,7 +107,7 @@ def assert_close(found: list[Filled], wanted: list[Filled]) -> None:
 def test_a_stream_is_answered_while_it_comes(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "AHEAD_TOKENS", 1)
+    monkeypatch.setattr(verb, "AHEAD_TOKENS", 1)
     taken: list[str] = []
 
     def stream() -> Iterator[str]:
@@ -177,10 +178,10 @@ WRONG = {
     "mask in small letters": ("a [mask]", r"no \[MASK\] in"),
     "empty": ("", r"no \[MASK\] in ''"),
     "no mask in one of many": ([TEXTS[0], "a city"], r"text 2: no \[MASK\] in 'a city'"),
-    "nothing": (None, "wanted texts, or one as a str; found NoneType"),
+    "nothing": (None, "wanted texts, or one; found NoneType"),
     "bytes": (b"a [MASK]", "found bytes"),
-    "bytes among texts": ([TEXTS[0], b"x"], "text 2 is of the type bytes, not str"),
-    "none among texts": ([None], "text 1 is of the type NoneType"),
+    "bytes among texts": ([TEXTS[0], b"x"], "text 2: the text must be a str; found bytes"),
+    "none among texts": ([None], "text 1: the text must be a str; found NoneType"),
 }
 
 
@@ -241,15 +242,6 @@ def test_a_gpu_is_taken_and_answers_the_same(directory: Path, dtype: str) -> Non
             for fill in fills:
                 rel = 1e-3 if dtype == "fp32" else 0.2
                 assert fill.probability == pytest.approx(chance[fill.id], rel=rel)
-
-
-def test_batches_hold_all_and_stay_within_their_budget() -> None:
-    lengths = [5, 2, 4, 9, 1, 1, 3, 20, 8]
-    batches = list(make_batches(lengths, 9))
-    assert sorted(number for batch in batches for number in batch) == list(range(len(lengths)))
-    for batch in batches:
-        assert sum(lengths[number] for number in batch) <= 9 or len(batch) == 1
-    assert list(make_batches([], 9)) == []
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

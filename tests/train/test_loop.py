@@ -1,5 +1,6 @@
 """Training: exact under accumulation, the same after a stop, refused where it cannot go on."""
 
+import math
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,7 @@ from bertie.checkpoint.model_dir import open_model
 from bertie.checkpoint.state import find_checkpoint, list_checkpoints
 from bertie.data.store import Store
 from bertie.errors import UserError
+from bertie.pretrain import HeldOut
 from bertie.train import loop
 from bertie.train.loop import FIRST_SCALE, Stopped, Trainer
 from bertie.train.optim import OptimConfig, rate
@@ -134,6 +136,58 @@ def test_the_golden_trace(store: Store, tmp_path: Path) -> None:
     run(store, tmp_path, recipe(*STILL))
     for name, expected in GOLDEN.items():
         assert [line[name] for line in metrics(tmp_path)] == pytest.approx(expected, rel=1e-4)
+
+
+# --- when to look, when to stop ---
+
+
+def script(monkeypatch: pytest.MonkeyPatch, *scores: float) -> None:
+    """The scores of the evaluations to come."""
+    coming = iter(scores)
+    figures = {"mlm_loss": 1.0}
+    monkeypatch.setattr(HeldOut, "__call__", lambda self, model: (figures, next(coming, 99.0)))
+
+
+PHASES = "phases=[{share = 0.2, max_length = 16}, {share = 0.8, max_length = 32}]"
+
+
+@pytest.mark.parametrize("phases", [(), (PHASES,)])
+def test_patience_ends_a_run_that_gets_no_better(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, phases: tuple[str, ...]
+) -> None:
+    script(monkeypatch, 1.0, 3.0, 2.0, 3.0, 9.0)  # as good as before is not better
+    settings = recipe("train.evaluate_every=2", "train.patience=2", *phases)
+    made = run(store, tmp_path, settings)
+    assert made.counters.step == 8
+    assert (made.counters.best_score, made.counters.num_worse) == (3.0, 2)
+    taken = watch_steps(monkeypatch, lambda step: step.number)
+    assert run(store, tmp_path, settings).counters.step == 8 and taken == []  # nor later
+
+
+def test_patience_counts_on_after_a_stop(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = recipe("train.evaluate_every=2", "train.patience=2")
+    script(monkeypatch, 3.0, 2.0)
+    run_until(store, tmp_path, settings, 5)
+    script(monkeypatch, 2.5, 9.0)
+    assert run(store, tmp_path, settings).counters.step == 6
+
+
+def test_a_score_that_is_no_number_is_never_the_best(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, math.nan, 1.0, math.nan, math.nan)
+    made = run(store, tmp_path, recipe("train.evaluate_every=2", "train.patience=2"))
+    assert made.counters.best_score == 1.0 and made.counters.step == 8
+
+
+def test_without_a_number_it_looks_and_saves_at_the_end_alone(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(monkeypatch, 1.0)
+    run(store, tmp_path, recipe("train.evaluate_every=0", "train.save_every=0"))
+    assert [path.name for path in list_checkpoints(tmp_path)] == ["step-00000020"]
 
 
 # --- what is not finite ---

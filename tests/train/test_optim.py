@@ -7,6 +7,8 @@ import torch
 from torch import nn
 
 from bertie.errors import UserError
+from bertie.model.bert import Bert
+from bertie.model.config import ModelConfig
 from bertie.train.optim import BertOptimizer, OptimConfig, parameter_groups, rate
 
 
@@ -60,6 +62,51 @@ def test_biases_and_norms_do_not_decay() -> None:
     assert (decayed["decay"], plain["decay"]) == (0.01, 0.0)
 
 
+def make_bert() -> Bert:
+    config = ModelConfig(
+        vocab_size=7, hidden_size=6, num_layers=3, num_heads=2, ffn_size=5, max_positions=4
+    )
+    return Bert(config, ("sequence",), generator=torch.Generator().manual_seed(1))
+
+
+def shares_of(model: Bert, layer_decay: float) -> dict[str, float]:
+    """Parameter -> its share of the rate."""
+    groups = parameter_groups(model, 0.01, layer_decay)
+    of_tensor = {id(p): group["share"] for group in groups for p in group["params"]}
+    assert sum(len(group["params"]) for group in groups) == len(of_tensor)
+    return {n: of_tensor[id(p)] for n, p in model.named_parameters() if p.requires_grad}
+
+
+def test_each_layer_has_a_share_of_the_rate_of_the_layer_above() -> None:
+    shares = shares_of(make_bert(), 0.5)
+    assert len(shares) == len(list(make_bert().parameters()))
+    want = {"embeddings": 0.0625, "layers.0": 0.125, "layers.1": 0.25, "layers.2": 0.5}
+    for name, share in shares.items():
+        part = ".".join(name.split(".")[: 2 if name.startswith("layers") else 1])
+        assert share == want.get(part, 1.0), name  # pooler and head: the whole rate
+    assert set(shares_of(make_bert(), 1.0).values()) == {1.0}
+
+
+def test_frozen_layers_do_not_move_the_shares_of_the_others() -> None:
+    model = make_bert()
+    model.embeddings.requires_grad_(False)
+    model.layers[0].requires_grad_(False)
+    whole = shares_of(make_bert(), 0.5)
+    assert shares_of(model, 0.5).items() <= whole.items()
+
+
+def test_a_step_is_as_large_as_the_share_says() -> None:
+    model = make_bert()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = BertOptimizer(model, OptimConfig(name="adamw", decay=0.0, layer_decay=0.5))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step(1e-2)
+    for name, share in shares_of(model, 0.5).items():
+        moved = before[name] - model.get_parameter(name)
+        torch.testing.assert_close(moved, torch.full_like(moved, 1e-2 * share), rtol=1e-3, atol=0)
+
+
 def test_googles_schedule_counts_from_the_start_and_jumps_after_the_warm_up() -> None:
     config = OptimConfig(peak=1.0, warmup=0.1)
     assert rate(0.0, config) == 0
@@ -77,7 +124,16 @@ def test_other_schedules_start_at_the_peak_after_the_warm_up(schedule: str, half
     assert math.isclose(rate(1.0, config), 2.0 if schedule == "constant" else 0.0, abs_tol=1e-12)
 
 
-@pytest.mark.parametrize("wrong", [{"peak": 0.0}, {"beta2": 1.0}, {"warmup": 10_000.0}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"peak": 0.0},
+        {"beta2": 1.0},
+        {"warmup": 10_000.0},
+        {"layer_decay": 0.0},
+        {"layer_decay": 1.1},
+    ],
+)
 def test_wrong_settings_are_refused(wrong: dict) -> None:
     with pytest.raises(UserError):
         OptimConfig(**wrong)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertie.errors import UserError
+from bertie.text.files import write_text
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -21,4 +22,5 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    """Writes a draft and renames it, so that no kill leaves half of a file."""
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")

@@ -123,8 +123,11 @@ def remove_old(newest: Path, keep: int) -> None:
 def remove_drafts(run: Path) -> None:
     """Removes what a run that was killed in mid-write left behind."""
     for pattern in (".*.draft-*", ".*.old-*"):
-        for folder in (*run.glob(pattern), *(run / "checkpoints").glob(pattern)):
-            shutil.rmtree(folder)
+        for left in (*run.glob(pattern), *(run / "checkpoints").glob(pattern)):
+            if left.is_file():
+                left.unlink()
+            else:
+                shutil.rmtree(left)
 
 
 def list_checkpoints(run: Path) -> list[Path]:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from bertie.cli.asking import embed, predict, similar
 from bertie.cli.show import (
     progress_bar,
     read_lines,
@@ -403,6 +404,9 @@ def fill(
 
 app.command()(finetune)
 app.command()(evaluate)
+app.command()(predict)
+app.command()(embed)
+app.command()(similar)
 
 
 @app.command()

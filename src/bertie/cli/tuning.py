@@ -1,12 +1,17 @@
 """The verbs of tasks: fine-tune a model, and evaluate it."""
 
+import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bertie.cli.show import show_problems, show_table
+
+if TYPE_CHECKING:
+    from bertie.report.results import FinetuneResults
 
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; may come again.")
@@ -51,18 +56,18 @@ def finetune(
     `bertie finetune --model base --train RTE/train.tsv --out rte --set tune.grid=paper`
     """
     from bertie.config import read_recipe
-    from bertie.finetune import FinetuneRecipe
     from bertie.finetune import finetune as run
     from bertie.train.log import watch
     from bertie.train.loop import Stopped
+    from bertie.tuning import FinetuneRecipe
 
-    # Quoted, so that a folder named 5 is no number.
-    paths = {"model": model, "out": out, "data.train": train, "data.dev": dev}
-    shorthands = [f"{name}='''{path}'''" for name, path in paths.items() if path]
-    shorthands += [f"task.name='''{task}'''"] if task else []
-    shorthands += [f"data.test={[str(path) for path in test]}"] if test else []
-    shorthands += [f"tune.seeds={seeds}"] if seeds is not None else []
-    shorthands += ["data.skip_bad=true"] if skip_bad else []
+    given = {"model": model, "out": out, "data.train": train, "data.dev": dev, "task.name": task}
+    values: dict[str, object] = {k: str(v) for k, v in given.items() if v is not None}
+    values |= {"data.test": [str(path) for path in test]} if test else {}
+    values |= {"tune.seeds": seeds} if seeds is not None else {}
+    values |= {"data.skip_bad": True} if skip_bad else {}
+    # JSON's texts, numbers and lists are TOML's, too; and quoted, a folder named 5 is no number.
+    shorthands = [f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in values.items()]
     settings = read_recipe(FinetuneRecipe, recipe, [*(sets or []), *shorthands])
     try:
         with watch() as show:
@@ -70,26 +75,41 @@ def finetune(
     except Stopped as stopped:
         print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
         raise SystemExit(128 + stopped.number) from None
-    results = made.results
+    show_results(made.results)
+    print(f"{made.model}; {made.report}")
+
+
+def show_results(results: "FinetuneResults") -> None:
+    """Every run by the score that counts, the best one by all scores."""
     best = results.best()
-    show_table(
-        ("run", *best.scores),
-        [
+    if len(results.runs) > 1:
+        names = tuple(best.settings)
+        rows = [
             (
-                ", ".join(f"{k} {v}" for k, v in {**run.settings, "seed": run.seed}.items()),
-                *(f"{value:.4f}" for value in run.scores.values()),
+                *(str(run.settings[name]) for name in names),
+                str(run.seed),
+                f"{results.score(run):.4f}",
             )
             for run in results.runs
-        ],
-        title=f"{results.name}, dev",
-        right=tuple(best.scores),
-    )
+        ]
+        columns = (*names, "seed", results.metric)
+        show_table(columns, rows, title=f"{results.name}, dev", right=columns)
+    show_scores(f"{results.name}, dev, seed {best.seed}", best.scores)
     if results.majority is not None:
         print(f"{results.metric} of always giving the most frequent: {results.majority:.4f}")
-    for path, scores in made.tests.items():
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in scores.items())
-        print(f"{path}: {shown or 'no labels; predictions written'}")
-    print(f"{made.model}; {made.report}")
+    for path, scores in results.tests.items():
+        if scores:
+            show_scores(path, scores)
+        else:
+            print(f"{path}: no labels; predictions written")
+
+
+def show_scores(title: str, scores: Mapping[str, float]) -> None:
+    rows = [
+        (name.replace("_", " "), f"{value:,.0f}" if name.startswith("num_") else f"{value:.4f}")
+        for name, value in scores.items()
+    ]
+    show_table(("score", "value"), rows, title=title, right=("value",))
 
 
 def evaluate(
@@ -97,6 +117,7 @@ def evaluate(
     data: Annotated[Path, typer.Option(help="A file of the task; scored if it has labels.")],
     out: Annotated[Path | None, typer.Option(help="A folder for the answers.")] = None,
     skip_bad: SkipBad = False,
+    sets: Sets = None,
 ) -> None:
     """Score a fine-tuned model on a file, with the official metric of its task.
 
@@ -106,12 +127,10 @@ def evaluate(
     """
     from bertie.evaluate import evaluate_file
 
-    read, evaluated, written = evaluate_file(model, data, out, skip_bad=skip_bad)
+    read, evaluated, written = evaluate_file(model, data, out, sets=sets or (), skip_bad=skip_bad)
     show_problems(read.problems)
-    rows = [(name, f"{value:.4f}") for name, value in evaluated.scores.items()]
-    if rows:
-        title = f"{data}, {len(read.examples):,} examples"
-        show_table(("score", "value"), rows, title=title, right=("value",))
+    if evaluated.scores:
+        show_scores(f"{data}, {len(read.examples):,} examples", evaluated.scores)
     else:
         print(f"{data}: {len(read.examples):,} examples without labels")
     for path in written:

@@ -1,47 +1,104 @@
 """The engine: a model directory, opened once, and asked as often as you like, by many threads.
 
-engine = Engine.load(Path("model"))
-engine.fill("Paris is the [MASK] of France.").best
+    engine = Engine.load(Path("model"))
+    engine.fill("Paris is the [MASK] of France.").best
+
+Each verb answers one item, or many in their order; `..._each` answers a stream while it comes.
+Texts that are longer than the model are read in windows.
 """
 
-# T tokens of all windows in a row   D hidden size   M masks   V pieces   K the best of them
+# N texts   D hidden size
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from functools import partial
 from pathlib import Path
-from typing import overload
+from typing import TypeVar, cast, overload
 
+import numpy as np
 import torch
-from torch import Tensor
 
+from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.model_dir import open_model
 from bertie.errors import UserError
-from bertie.infer.fill import Filled, Guess, Masked, Window, make_filled, read_masks
-from bertie.model.bert import Bert, Packed, pack
+from bertie.infer import examples as ask
+from bertie.infer.abilities import check_ability
+from bertie.infer.answers import (
+    ANSWERS,
+    Answer,
+    Answered,
+    Chosen,
+    Classified,
+    Tagged,
+    answer_all,
+    choose_all,
+    classify_all,
+    tag_all,
+)
+from bertie.infer.embed import (
+    Embedding,
+    Pooling,
+    check_embedding,
+    cosines,
+    default_embedding,
+    embed_all,
+)
+from bertie.infer.examples import Example
+from bertie.infer.fill import Filled, Masked, fill_all, read_masks
+from bertie.infer.progress import watch
+from bertie.infer.score import Scorable, Scored, read_scorable, score_all, score_size
+from bertie.infer.task_of import find_task, reads_pairs
+from bertie.infer.verb import Verb, check_pair, check_text, is_pair, pair_up, text_size
+from bertie.model.bert import Bert
+from bertie.tasks import AnyTask
+from bertie.tasks.choice import Choice, ChoiceExample
+from bertie.tasks.classify import Classify, TextExample
+from bertie.tasks.questions import SpanExample
+from bertie.tasks.sentences import TagExample
+from bertie.tasks.span import Span
+from bertie.tasks.tag import Tag
 from bertie.text.tokenizer import Tokenizer
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-BATCH_TOKENS = 8_192  # what the model reads at once
-AHEAD_TOKENS = 65_536  # texts are read so far ahead: neighbours of equal length are faster
-HEAD_ROWS = 512  # masks whose logits are made at once; 60 MB of them for 30,000 pieces
+T = TypeVar("T", Classify, Tag, Span, Choice)
+E = TypeVar("E")  # what is asked
+A = TypeVar("A")  # its answer
+Pair = tuple[str, str] | list[str]
+Choices = tuple[str, Sequence[str]]  # a prompt and the options
 
 
 class Engine:
     """A model and its tokenizer. Nothing in it changes after it was made."""
 
-    def __init__(self, model: Bert, tokenizer: Tokenizer, *, source: Path) -> None:
+    def __init__(
+        self,
+        model: Bert,
+        tokenizer: Tokenizer,
+        *,
+        source: Path,
+        card: TaskCard | None = None,
+        show: bool = True,
+    ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.source = source  # to be named in messages
+        self.show = show  # a bar, on a terminal, for what takes long
         self.max_length = min(
             model.config.max_positions, tokenizer.config.max_length or model.config.max_positions
         )
         if self.max_length < 3:
             raise UserError(f"{source} has room for {self.max_length} tokens; the frame takes 2")
+        self.task = find_task(card, self.max_length)
+        self.embedding = default_embedding(source, card)
 
     @classmethod
     def load(
-        cls, directory: Path | str, *, device: str | None = None, dtype: str = "fp32"
+        cls,
+        directory: Path | str,
+        *,
+        device: str | None = None,
+        dtype: str = "fp32",
+        show: bool = True,
     ) -> "Engine":
         """Opens a model directory; on a GPU where there is one, if no device is named."""
         directory = Path(directory)
@@ -49,96 +106,288 @@ class Engine:
             raise UserError(f"no dtype {dtype!r}; there are: {', '.join(DTYPES)}")
         place = find_device(device)
         opened = open_model(directory, dtype=DTYPES[dtype])
-        return cls(opened.model.to(place), Tokenizer.load(directory), source=directory)
+        if opened.fresh:
+            raise UserError(f"{directory} has no weights of the part {opened.fresh[0]}")
+        for note in opened.notes:
+            warnings.warn(note, stacklevel=3)
+        tokenizer = Tokenizer.load(directory)
+        return cls(opened.model.to(place), tokenizer, source=directory, card=opened.card, show=show)
 
     @property
     def device(self) -> torch.device:
         return self.model.embeddings.token.weight.device
 
+    def _all(self, verb: Verb[E, A], items: Iterable[object]) -> list[A]:
+        answers = verb.each(items)
+        total = len(items) if isinstance(items, Sized) else None
+        return list(watch(answers, total) if self.show else answers)
+
+    # Fill masks.
+
     @overload
     def fill(self, texts: str, *, top: int = 5) -> Filled: ...  # type: ignore[overload-overlap]
-
     @overload
     def fill(self, texts: Iterable[str], *, top: int = 5) -> list[Filled]: ...
-
     def fill(self, texts: str | Iterable[str], *, top: int = 5) -> Filled | list[Filled]:
-        """The `top` best pieces for each [MASK] of a text, or of many texts, in their order.
+        """The `top` best pieces for each [MASK] of a text, or of many.
 
         A text longer than the model is read in a window around each mask. "[SEP]" and its like
         are plain text in it.
         """
-        if isinstance(texts, str):
-            self._check_can_fill(top)
-            return next(self._fill_all([read_masks(texts, self.tokenizer, self.max_length)], top))
-        return list(self.fill_each(texts, top=top))
+        verb = self._fill(top)
+        return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
 
     def fill_each(self, texts: Iterable[str], *, top: int = 5) -> Iterator[Filled]:
-        """As `fill`, one answer after the other, for texts that come in a stream."""
-        self._check_can_fill(top)
-        if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
-            raise UserError(f"wanted texts, or one as a str; found {type(texts).__name__}")
-        return self._fill_each(texts, top)
+        return self._fill(top).each(texts)
 
-    def _check_can_fill(self, top: int) -> None:
-        if "masked_lm" not in self.model.heads:
-            heads = ", ".join(self.model.heads) or "none"
-            raise UserError(
-                f"{self.source} cannot fill masks: it has no masked LM head (heads: {heads}); "
-                "take one that was pre-trained and not fine-tuned, as bertie pretrain writes it, "
-                "or a BertForMaskedLM or BertForPreTraining of Hugging Face"
-            )
+    def _fill(self, top: int) -> Verb[Masked, Filled]:
+        check_ability("fill", self.model.heads, self.source)
         if not 1 <= top <= self.model.config.vocab_size:
             raise UserError(f"top is 1 to {self.model.config.vocab_size:,}; found {top}")
+        return Verb(
+            read=lambda text: read_masks(check_text(text), self.tokenizer, self.max_length),
+            size=lambda masked: sum(len(window.ids) for window in masked.windows),
+            answer=lambda texts: fill_all(texts, self.model, self.tokenizer, top=top),
+        )
 
-    def _fill_each(self, texts: Iterable[str], top: int) -> Iterator[Filled]:
-        waiting: list[Masked] = []
-        num_tokens = 0
-        for number, text in enumerate(texts, start=1):
-            waiting.append(self._read_masks(text, number))
-            num_tokens += sum(len(window.ids) for window in waiting[-1].windows)
-            if num_tokens >= AHEAD_TOKENS:
-                yield from self._fill_all(waiting, top)
-                waiting, num_tokens = [], 0
-        yield from self._fill_all(waiting, top)
+    # How probable a text is.
 
-    def _read_masks(self, text: str, number: int) -> Masked:
-        if not isinstance(text, str):
-            raise UserError(f"text {number} is of the type {type(text).__name__}, not str")
-        try:
-            return read_masks(text, self.tokenizer, self.max_length)
-        except UserError as error:
-            raise UserError(f"text {number}: {error}") from None
+    @overload
+    def score(self, texts: str) -> Scored: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, texts: Iterable[str]) -> list[Scored]: ...
+    def score(self, texts: str | Iterable[str]) -> Scored | list[Scored]:
+        """The pseudo-log-likelihood of a text, or of many: each token masked in turn."""
+        verb = self._score()
+        return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
 
-    def _fill_all(self, texts: Sequence[Masked], top: int) -> Iterator[Filled]:
-        windows = [window for text in texts for window in text.windows]
-        guesses: dict[int, list[list[Guess]]] = {}  # number of the window -> of each of its masks
-        for batch in make_batches([len(window.ids) for window in windows], BATCH_TOKENS):
-            ranked = iter(self._rank([windows[number] for number in batch], top))
-            for number in batch:
-                guesses[number] = [next(ranked) for _ in windows[number].rows]
-        number = 0
-        for text in texts:
-            own = [guesses[number + n] for n in range(len(text.windows))]
-            yield make_filled(text, list(chain.from_iterable(own)), self.tokenizer)
-            number += len(text.windows)
+    def score_each(self, texts: Iterable[str]) -> Iterator[Scored]:
+        return self._score().each(texts)
 
-    @torch.inference_mode()
-    def _rank(self, windows: Sequence[Window], top: int) -> Iterator[list[Guess]]:
-        """The best pieces for each mask of the windows, one window after the other."""
-        packed = pack([torch.from_numpy(window.ids).long() for window in windows])
-        rows = [
-            torch.from_numpy(window.rows) + begin
-            for window, begin in zip(windows, packed.bounds.tolist(), strict=False)
-        ]
-        hidden = self.model.encode(*to_device(packed, self.device))  # (T, D)
-        head, pieces = self.model.get_submodule("masked_lm"), self.model.embeddings.token.weight
-        ranked: list[list[Guess]] = []
-        for part in torch.cat(rows).to(self.device).split(HEAD_ROWS):  # (M,)
-            logits: Tensor = head(hidden[part], pieces)  # (M, V)
-            probabilities, ids = logits.float().softmax(-1).topk(top)  # (M, K)
-            for numbers in zip(ids.tolist(), probabilities.tolist(), strict=True):
-                ranked.append([Guess(*guess) for guess in zip(*numbers, strict=True)])
-        return iter(ranked)
+    def _score(self) -> Verb[Scorable, Scored]:
+        check_ability("score", self.model.heads, self.source)
+        size = self.max_length
+        return Verb(
+            read=lambda text: read_scorable(text, self.tokenizer),
+            size=score_size,
+            answer=lambda texts: score_all(texts, self.model, self.tokenizer, max_length=size),
+        )
+
+    # Classify.
+
+    @overload
+    def classify(self, texts: str) -> Classified: ...  # type: ignore[overload-overlap]
+    @overload
+    def classify(self, texts: Iterable[str]) -> list[Classified]: ...
+    def classify(self, texts: str | Iterable[str]) -> Classified | list[Classified]:
+        """The class of a text, its labels, or its number; or those of many texts.
+
+        Of a long text, the mean of its windows' logits decides.
+        """
+        verb = self._classify(ask.make_text, is_paired=False)
+        return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
+
+    def classify_each(self, texts: Iterable[str]) -> Iterator[Classified]:
+        return self._classify(ask.make_text, is_paired=False).each(texts)
+
+    @overload
+    def classify_pairs(self, pairs: Pair) -> Classified: ...
+    @overload
+    def classify_pairs(self, pairs: Iterable[Pair]) -> list[Classified]: ...
+    def classify_pairs(self, pairs: Pair | Iterable[Pair]) -> Classified | list[Classified]:
+        """The same of a pair of texts, ("A man eats.", "He is hungry."), or of many pairs."""
+        verb = self._classify(ask.make_pair, is_paired=True)
+        return verb.one(pairs) if is_pair(pairs) else self._all(verb, pairs)
+
+    def classify_pairs_each(self, pairs: Iterable[Pair]) -> Iterator[Classified]:
+        return self._classify(ask.make_pair, is_paired=True).each(pairs)
+
+    def _classify(
+        self, read: Callable[[object], TextExample], *, is_paired: bool
+    ) -> Verb[TextExample, Classified]:
+        task = self._settled(Classify, "classify_pairs" if is_paired else "classify")
+        if reads_pairs(task) is (not is_paired):
+            was, verb = ("single texts", "classify") if is_paired else ("pairs", "classify_pairs")
+            raise UserError(f"{self.source} was fine-tuned on {was}; ask it with {verb}")
+        answer = partial(classify_all, task, self.model, self.tokenizer)
+        return Verb(
+            read=read, size=ask.size_of, answer=answer, what="pair" if is_paired else "text"
+        )
+
+    # Tag words.
+
+    @overload
+    def tag(self, texts: str) -> Tagged: ...  # type: ignore[overload-overlap]
+    @overload
+    def tag(self, texts: Iterable[str]) -> list[Tagged]: ...
+    def tag(self, texts: str | Iterable[str]) -> Tagged | list[Tagged]:
+        """The tagged words and spans of a text, or of many, with their places in characters.
+
+        Of a long text, each word is decided in the window in which it stands most centrally.
+        """
+        verb = self._tag()
+        return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
+
+    def tag_each(self, texts: Iterable[str]) -> Iterator[Tagged]:
+        return self._tag().each(texts)
+
+    def _tag(self) -> Verb[TagExample, Tagged]:
+        task = self._settled(Tag, "tag")
+        return Verb(
+            read=lambda text: ask.make_tagged(text, task.level, self.tokenizer),
+            size=ask.size_of,
+            answer=partial(tag_all, task, self.model, self.tokenizer),
+        )
+
+    # Answer questions.
+
+    @overload
+    def answer(self, question: str, context: str) -> Answered: ...  # type: ignore[overload-overlap]
+    @overload
+    def answer(
+        self, question: str | Iterable[str], context: str | Iterable[str]
+    ) -> list[Answered]: ...
+    def answer(
+        self, question: str | Iterable[str], context: str | Iterable[str]
+    ) -> Answered | list[Answered]:
+        """The answer to a question, cut from the context, and the next best candidates.
+
+        Many questions go with as many contexts, or with the one that is given. There is no answer
+        where the model was fine-tuned to say so, and its threshold does.
+        """
+        verb = self._answer()
+        if isinstance(question, str) and isinstance(context, str):
+            return verb.one((question, context))
+        return self._all(verb, pair_up(question, context, what="questions and contexts"))
+
+    def answer_each(self, pairs: Iterable[Pair]) -> Iterator[Answered]:
+        """The answers to (question, context), (question, context), ..."""
+        return self._answer().each(pairs)
+
+    def _answer(self) -> Verb[SpanExample, Answered]:
+        task = self._settled(Span, "answer")
+        answer = partial(answer_all, task, self.model, self.tokenizer)
+        return Verb(read=ask.make_question, size=ask.size_of, answer=answer, what="question")
+
+    # Choose.
+
+    @overload
+    def choose(self, prompt: str, options: Sequence[str]) -> Chosen: ...  # type: ignore[overload-overlap]
+    @overload
+    def choose(self, prompt: Iterable[str], options: Iterable[Sequence[str]]) -> list[Chosen]: ...
+    def choose(
+        self, prompt: str | Iterable[str], options: Sequence[str] | Iterable[Sequence[str]]
+    ) -> Chosen | list[Chosen]:
+        """The option that fits a prompt best; many prompts go with as many lists of options."""
+        verb = self._choose()
+        if isinstance(prompt, str):
+            return verb.one((prompt, options))
+        return self._all(verb, pair_up(prompt, options, what="prompts and lists of options"))
+
+    def choose_each(self, choices: Iterable[Choices]) -> Iterator[Chosen]:
+        """The choices of (prompt, options), (prompt, options), ..."""
+        return self._choose().each(choices)
+
+    def _choose(self) -> Verb[ChoiceExample, Chosen]:
+        task = self._settled(Choice, "choose")
+        answer = partial(choose_all, task, self.model, self.tokenizer)
+        return Verb(read=ask.make_choice, size=ask.size_of, answer=answer, what="prompt")
+
+    # Vectors.
+
+    def embed(
+        self,
+        texts: str | Iterable[str],
+        *,
+        pooling: Pooling | None = None,
+        layer: int | None = None,
+        normalise: bool = False,
+    ) -> np.ndarray:
+        """The vector (D,) of a text, or those of many (N, D), in float32.
+
+        `pooling` is mean, cls or max; `layer` is 0 (the embeddings) to the number of layers, or
+        -1 (the last), -2, ...; see `embed.py` for what suits a model, which is the default.
+        """
+        verb = self._embed(pooling, layer, normalise)
+        if isinstance(texts, str):
+            return verb.one(texts)
+        rows = self._all(verb, texts)
+        return np.stack(rows) if rows else np.zeros((0, self.model.config.hidden_size), np.float32)
+
+    def embed_each(
+        self,
+        texts: Iterable[str],
+        *,
+        pooling: Pooling | None = None,
+        layer: int | None = None,
+        normalise: bool = False,
+    ) -> Iterator[np.ndarray]:
+        return self._embed(pooling, layer, normalise).each(texts)
+
+    def _embed(
+        self, pooling: Pooling | None, layer: int | None, normalise: bool
+    ) -> Verb[str, np.ndarray]:
+        usual = self.embedding
+        chosen = usual.layer if layer is None else layer
+        embedding = Embedding(pooling or usual.pooling, chosen, normalise)
+        check_embedding(embedding, self.model.config.num_layers)
+        answer = partial(
+            embed_all,
+            model=self.model,
+            tokenizer=self.tokenizer,
+            max_length=self.max_length,
+            embedding=embedding,
+        )
+        return Verb(read=check_text, size=text_size, answer=answer)
+
+    @overload
+    def similarity(self, a: str, b: str) -> float: ...  # type: ignore[overload-overlap]
+    @overload
+    def similarity(self, a: str | Iterable[str], b: str | Iterable[str]) -> list[float]: ...
+    def similarity(self, a: str | Iterable[str], b: str | Iterable[str]) -> float | list[float]:
+        """The cosine of two texts' vectors, -1 to 1; many texts go with as many, or with one.
+
+        Vectors of a model that was not trained for it all lie in one direction: their cosines tell
+        which text is nearer, not how near. A model that was fine-tuned to say how similar two
+        texts are (STS-B) says so with `classify_pairs`.
+        """
+        first, second = self.embed(a, normalise=True), self.embed(b, normalise=True)
+        if first.ndim == second.ndim == 2 and len(first) != len(second):
+            raise UserError(f"wanted as many of both; found {len(first)} and {len(second)} texts")
+        found = cosines(first, second)
+        return float(found) if found.ndim == 0 else found.tolist()
+
+    def similarity_each(self, pairs: Iterable[Pair]) -> Iterator[float]:
+        """The cosines of (text, text), (text, text), ..."""
+        embed = self._embed(None, None, True).answer
+
+        def compare(chunk: Sequence[tuple[str, str]]) -> list[float]:
+            vectors = np.stack(embed([text for pair in chunk for text in pair]))  # (2N, D)
+            return list(cosines(vectors[::2], vectors[1::2]).tolist())
+
+        verb: Verb[tuple[str, str], float] = Verb(
+            read=check_pair, size=lambda pair: text_size(*pair), answer=compare, what="pair"
+        )
+        return verb.each(pairs)
+
+    # Examples of the model's own task, as its files hold them.
+
+    def for_task(self, task: AnyTask) -> Verb[Example, Answer]:
+        """How examples of the task are answered, which is the model's own or one much like it."""
+        answer = partial(ANSWERS[type(task)], task, self.model, self.tokenizer)
+        return Verb(
+            read=lambda example: cast(Example, example),
+            size=ask.size_of,
+            answer=answer,
+            what="example",
+        )
+
+    def _settled(self, kind: type[T], verb: str) -> T:
+        """The model's task, if it can do what the verb asks."""
+        check_ability(verb, self.model.heads, self.source)
+        if not isinstance(self.task, kind):
+            raise UserError(f"{self.source} has several heads, and task.json is about another")
+        return self.task
 
 
 def find_device(name: str | None) -> torch.device:
@@ -155,27 +404,3 @@ def find_device(name: str | None) -> torch.device:
             "what there is"
         )
     return device
-
-
-def to_device(packed: Packed, device: torch.device) -> Packed:
-    *tensors, longest = packed
-    ids, segments, positions, bounds = (tensor.to(device) for tensor in tensors)
-    return Packed(ids, segments, positions, bounds, longest)
-
-
-def make_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Numbers of sequences, short ones first, that have at most so many tokens together.
-
-    >>> list(make_batches([5, 2, 4, 9], max_tokens=8))
-    [[1, 2], [0], [3]]
-    """
-    batch: list[int] = []
-    num_tokens = 0
-    for number in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if batch and num_tokens + lengths[number] > max_tokens:
-            yield batch
-            batch, num_tokens = [], 0
-        batch.append(number)
-        num_tokens += lengths[number]
-    if batch:
-        yield batch

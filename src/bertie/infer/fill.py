@@ -1,17 +1,25 @@
 """[MASK] in a text: what of the text the model reads, and the text with its masks filled."""
 
-# L tokens of a window   m masks of a window
+# L tokens of a window   m masks of a window   M masks of a batch   T tokens of a batch
+# D hidden size   V pieces   K the best of them
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
 from bertie.errors import UserError
+from bertie.infer.batches import in_batches, pack_inputs
+from bertie.infer.verb import shown
+from bertie.model.bert import Bert
+from bertie.tasks.instances import Input
 from bertie.text.sequences import num_specials
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.wordpiece import PREFIX
+
+HEAD_ROWS = 512  # masks whose logits are made at once; 60 MB of them for 30,000 pieces
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,8 +108,41 @@ def read_masks(text: str, tokenizer: Tokenizer, max_length: int) -> Masked:
     return Masked(text, list(spans), windows)
 
 
-def shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:57]}...")
+def fill_all(
+    texts: Sequence[Masked], model: Bert, tokenizer: Tokenizer, *, top: int
+) -> list[Filled]:
+    """The texts with the `top` best pieces for each of their masks."""
+    windows = [window for text in texts for window in text.windows]
+    ranked = iter(
+        in_batches(
+            [len(window.ids) for window in windows],
+            lambda batch: rank([windows[number] for number in batch], model, top),
+        )
+    )
+    return [
+        make_filled(text, [one for _ in text.windows for one in next(ranked)], tokenizer)
+        for text in texts
+    ]
+
+
+@torch.inference_mode()
+def rank(windows: Sequence[Window], model: Bert, top: int) -> Iterator[list[list[Guess]]]:
+    """The best pieces for each mask of each window."""
+    device = model.embeddings.token.weight.device
+    packed = pack_inputs([Input(window.ids, len(window.ids)) for window in windows], device)
+    begins = packed.bounds[:-1].tolist()
+    pairs = zip(windows, begins, strict=True)
+    rows = np.concatenate([window.rows + begin for window, begin in pairs])  # (M,)
+    hidden = model.encode(*packed)  # (T, D)
+    head = model.get_submodule("masked_lm")
+    guesses: list[list[Guess]] = []
+    for part in torch.from_numpy(rows).to(device).split(HEAD_ROWS):
+        logits = head(hidden[part], model.embeddings.token.weight)  # (M, V)
+        probabilities, ids = logits.float().softmax(-1).topk(top)  # (M, K)
+        for numbers in zip(ids.tolist(), probabilities.tolist(), strict=True):
+            guesses.append([Guess(*guess) for guess in zip(*numbers, strict=True)])
+    ranked = iter(guesses)
+    return iter([[next(ranked) for _ in window.rows] for window in windows])
 
 
 def make_filled(masked: Masked, guesses: Sequence[Sequence[Guess]], tokenizer: Tokenizer) -> Filled:

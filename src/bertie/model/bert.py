@@ -74,12 +74,19 @@ class Bert(nn.Module):
         initialise(self, config.init_std, generator)
 
     def encode(
-        self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
+        self,
+        ids: Tensor,
+        segments: Tensor,
+        positions: Tensor,
+        bounds: Tensor,
+        longest: int,
+        *,
+        num_layers: int | None = None,
     ) -> Tensor:  # (T,), (T,), (T,), (N + 1,) -> (T, D)
-        """The last layer's rows, one per token."""
+        """The last layer's rows, one per token; or those of the first `num_layers`' last."""
         self._check_length(longest)
         hidden: Tensor = self.embeddings(ids, segments, positions)
-        for layer in self.layers:
+        for layer in list(self.layers)[:num_layers]:
             if self.recomputes and self.training:
                 hidden = checkpoint(layer, hidden, bounds, longest, use_reentrant=False)
             else:

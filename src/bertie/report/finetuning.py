@@ -43,12 +43,14 @@ def write_finetuning_report(results: FinetuneResults, out: Path) -> Path:
     """Writes report.html and report.json into a folder."""
     blocks = [
         *headline(results),
+        *test_table(results),
         *run_tables(results),
         *class_blocks(results),
         *sureness(results),
         *threshold_table(results),
         *error_table(results),
         heading("How to repeat it"),
+        *(paragraph(line, "soft") for line in results.data),
         code(results.command),
         *settings_table(results),
     ]
@@ -96,7 +98,7 @@ def headline(results: FinetuneResults) -> list[Markup]:
             f"over the {len(group.runs)} seeds of its settings"
         )
     about = [f"{results.task} · {results.model}"]
-    about.append(f"{results.num_train:,} examples to train, {results.num_dev:,} to test (dev)")
+    about.append(f"{results.num_train:,} examples to train, {results.num_dev:,} to choose by (dev)")
     if results.interval is not None:
         low, high = (show(metric, value) for value in results.interval)
         about.append(f"95% of bootstrap samples of dev: {low} to {high}")
@@ -127,10 +129,24 @@ def warnings(results: FinetuneResults) -> list[str]:
     return [*found, *results.notes]
 
 
+def test_table(results: FinetuneResults) -> list[Markup]:
+    """The scores of other files than dev; one without labels has none."""
+    if not results.tests:
+        return []
+    names = list(dict.fromkeys(name for scores in results.tests.values() for name in scores))
+    rows = [
+        [path, *(show(name, scores[name]) if name in scores else "–" for name in names)]
+        for path, scores in results.tests.items()
+    ]
+    shown = [name.replace("_", " ") for name in names]
+    return [heading("Test"), table(("file", *shown), rows, numbers=shown)]
+
+
 def run_tables(results: FinetuneResults) -> list[Markup]:
     """Settings with their mean and spread, every run, and their curves."""
     names = list(dict.fromkeys(name for run in results.runs for name in run.settings))
-    scores = list(dict.fromkeys(name for run in results.runs for name in run.scores))
+    found_scores = dict.fromkeys(name for run in results.runs for name in run.scores)
+    scores = [name for name in found_scores if not name.startswith("num_")]
     blocks = [heading("Runs")]
     found = groups(results)
     if len(found) > 1:
@@ -161,7 +177,7 @@ def remark(results: FinetuneResults, run: FinetuneRun, best: FinetuneRun) -> str
 
 
 def curves(results: FinetuneResults) -> list[Markup]:
-    """The score after each epoch, of the seeds of the best settings."""
+    """The score of each evaluation, of the seeds of the best settings."""
     group = group_of(results, results.best())
     ranked = sorted(group.runs, key=results.rank, reverse=True)
     shown = [run for run in ranked if run.curve][:MOST_CURVES]
@@ -172,7 +188,7 @@ def curves(results: FinetuneResults) -> list[Markup]:
         for run in shown
     ]
     title = f"{results.metric.replace('_', ' ')} on dev"
-    chart = line_chart(lines, title=title, x_label="epoch", levels=near_levels(results, shown))
+    chart = line_chart(lines, title=title, x_label="evaluation", levels=near_levels(results, shown))
     caption = "The seeds of the best settings." if len(results.runs) > 1 else ""
     return [figures([figure(chart, caption)])]
 
@@ -258,6 +274,11 @@ def error_table(results: FinetuneResults) -> list[Markup]:
 def settings_table(results: FinetuneResults) -> list[Markup]:
     total = duration(sum(run.seconds for run in results.runs))
     rows = [("time of all runs", total), *results.cost.items()]
+    counts = {k: v for k, v in results.best().scores.items() if k.startswith("num_")}
+    rows += [
+        (name.removeprefix("num_").replace("_", " "), show(name, value))
+        for name, value in counts.items()
+    ]
     rows += [(name, setting(value)) for name, value in results.settings.items()]
     rows += [(name, setting(value)) for name, value in results.best().settings.items()]
     return [table(("setting of the best run", "value"), rows)]

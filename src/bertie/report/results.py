@@ -19,7 +19,7 @@ class FinetuneRun:
     settings: Mapping[str, Setting]  # what differs between runs: rate, batch size, epochs
     scores: Mapping[str, float]  # on dev, of the epoch that was kept
     seconds: float
-    curve: tuple[float, ...] = ()  # the score that counts, after each epoch
+    curve: tuple[float, ...] = ()  # the score that counts, of each evaluation (epoch)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,6 +56,8 @@ class FinetuneResults:
     thresholds: Mapping[str, float] = field(default_factory=dict)  # fitted on dev
     errors: tuple[WrongExample, ...] = ()  # the worst first
     cost: Mapping[str, str] = field(default_factory=dict)  # device, memory, ...
+    tests: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # file -> scores
+    data: tuple[str, ...] = ()  # how the files were understood
     notes: tuple[str, ...] = ()  # truncated texts, skipped rows: what the reader must know
 
     def __post_init__(self) -> None:

@@ -279,7 +279,7 @@ class Classify:
                 first, pair = self.cut_off(first, pair, counts)
             inputs = framer.windows(first, pair, self.max_length, self.stride)
             counts["texts in windows"] += len(inputs) > 1
-            counts["windows of them"] += len(inputs) if len(inputs) > 1 else 0
+            counts["windows made of them"] += len(inputs) if len(inputs) > 1 else 0
             encoded.append([Instance(inputs, self.target_of(example), self.weight_of(example))])
         is_classes = self.kind == "classes"
         return gather(encoded, label_type=np.int64 if is_classes else np.float32, counts=counts)

@@ -85,6 +85,10 @@ class Instances:
     def inputs_of(self, example: int) -> range:
         return range(int(self.examples[example]), int(self.examples[example + 1]))
 
+    def input(self, number: int) -> Input:
+        ids = self.ids[self.bounds[number] : self.bounds[number + 1]]
+        return Input(ids, int(self.seconds[number]))
+
     def places_of(self, number: int) -> np.ndarray:
         """What the rows of an input stand for, (L,) or (L, 2)."""
         assert self.places is not None
@@ -92,8 +96,9 @@ class Instances:
 
     def take(self, numbers: Ints, *, weights: np.ndarray | None = None) -> TaskBatch:
         """A batch of some instances, in this order; their weights can be others."""
-        inputs = runs(self.groups[numbers], np.diff(self.groups)[numbers])  # (N,)
-        starts, lengths = self.bounds[inputs], np.diff(self.bounds)[inputs]  # (N,)
+        sizes = self.groups[numbers + 1] - self.groups[numbers]  # (G,)
+        inputs = runs(self.groups[numbers], sizes)  # (N,)
+        starts, lengths = self.bounds[inputs], self.bounds[inputs + 1] - self.bounds[inputs]  # (N,)
         rows = runs(starts, lengths)  # (T,)
         positions = rows - np.repeat(starts, lengths)
         weights = self.weights[numbers] if weights is None else weights
@@ -107,7 +112,7 @@ class Instances:
             longest=int(lengths.max()),
             labels=torch.from_numpy(self.labels[rows if self.labels_rows else numbers]),
             weights=torch.from_numpy(weights.astype(np.float32)),
-            groups=torch.from_numpy(sums(np.diff(self.groups)[numbers])),
+            groups=torch.from_numpy(sums(sizes)),
         )
 
 

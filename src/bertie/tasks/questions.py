@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertie.errors import UserError
-from bertie.tasks.tables import JSON, Row, find_column, kind_of, read_table, read_text
+from bertie.tasks.tables import JSON, Row, Table, find_column, kind_of, read_table, read_text
 from bertie.tasks.task import Ids, Rejects
 
 ROLES = ("question", "context", "answer", "start", "id")
@@ -86,17 +86,24 @@ def read_any(
             return read_cmrc(tree, path), {}, "CMRC2018"
     known = frozenset((*QUESTIONS, *CONTEXTS, *ANSWERS, *map(str.casefold, columns.values())))
     table = read_table(path, rejects, known=known)
+    found = choose_columns(table, columns)
+    return (read_row(row, found, n) for n, row in enumerate(table.rows)), found, table.format
+
+
+def choose_columns(table: Table, given: Mapping[str, str]) -> dict[str, str]:
+    """Role -> column, guessed by name where it is not given."""
     candidates = {"question": QUESTIONS, "context": CONTEXTS, "answer": ANSWERS, "start": STARTS}
     guessed = {role: find_column(table.names, names) for role, names in candidates.items()}
     guessed["id"] = find_column(table.names, ("id", "qid"))
-    found = {role: name for role, name in guessed.items() if name is not None} | dict(columns)
+    found = {role: name for role, name in guessed.items() if name is not None} | dict(given)
     for role in ("question", "context"):
         if found.get(role) not in table.names:
+            there = ", ".join(table.names)
             raise UserError(
-                f"{path} has no column of the {role}; there are: {', '.join(table.names):.300}. "
+                f"{table.path} has no column of the {role}; there are: {there:.300}. "
                 f"Name it: --set task.columns.{role}=NAME"
             )
-    return (read_row(row, found, n) for n, row in enumerate(table.rows)), found, table.format
+    return found
 
 
 def read_squad(articles: list[Any], path: Path) -> Iterator[SpanExample]:

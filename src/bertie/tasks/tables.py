@@ -6,7 +6,7 @@ the file belongs to a field that is quoted as CSV does it.
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -126,7 +126,7 @@ def is_quoted(text: str) -> bool:
 
 
 def split_literally(
-    lines: list[tuple[int, str]], delimiter: str
+    lines: Iterable[tuple[int, str]], delimiter: str
 ) -> Iterator[tuple[int, list[str]]]:
     return ((number, line.split(delimiter)) for number, line in lines if line.strip())
 

@@ -45,7 +45,7 @@ from bertie.text.sequences import num_specials, window_starts
 from bertie.text.tokenizer import Tokenizer
 
 SPAN_TAG = re.compile(r"[BIESMLU](-.+)?|O")
-LETTERS = {"IOB2": "BI", "BIOES": "BIES"}
+LETTERS = {"IOB2": "BI", "BIOES": "BIES", "BMES": "BMES", "BILOU": "BILU"}
 
 
 class Entity(NamedTuple):
@@ -75,7 +75,7 @@ class Tag:
     kind: Literal["spans", "words"] | None = None  # whether tags make spans
     labels: tuple[str, ...] = ()  # of the model, in its scheme
     scheme: str = ""  # of the files; none: guessed for each
-    model_scheme: Literal["IOB2", "BIOES"] = "IOB2"
+    model_scheme: Literal["IOB2", "BIOES", "BMES", "BILOU"] = "IOB2"
     level: Level | None = None  # whether texts are words or single characters
     context: Literal["sentence", "document"] = "sentence"
     columns: dict[str, str] = field(default_factory=dict)  # words, tags; or text, entities
@@ -183,13 +183,13 @@ class Tag:
             start, end = int(own[0]), int(own[-1])
             places = window_places(start, end, room, self.stride)
             counts["sentences in windows"] += len(places) > 1
-            decided = most_central(own[:-1], places)  # (W,) the window of each word
+            words = words_of(most_central(own[:-1], places), len(places))  # of each window
             if len(places) == 1:
                 places = [widen(start, end, room, int(firsts[ends[low]]), int(firsts[ends[high]]))]
             labels = self.label_ids(examples[number])
             encoded.append(
                 [
-                    self.window(framer, pieces, place, own[:-1], decided == n, labels)
+                    self.window(framer, pieces, place, own[:-1], words[n], labels)
                     for n, place in enumerate(places)
                 ]
             )
@@ -233,12 +233,11 @@ class Tag:
         pieces: np.ndarray,
         place: tuple[int, int],
         firsts: Ints,
-        is_decided: np.ndarray,
+        words: Ints,
         labels: Ints | None,
     ) -> Instance:
         """The input of pieces place[0] .. place[1], and the words that are decided in it."""
         framed = framer.frame(pieces[place[0] : place[1]])
-        words = np.flatnonzero(is_decided)
         rows = firsts[words] - place[0] + 1  # after [CLS]
         of_rows = np.full(len(framed.ids), IGNORED, np.int64)
         word_of_row = np.full(len(framed.ids), -1, np.int32)
@@ -356,10 +355,24 @@ def window_places(start: int, end: int, room: int, stride: int | None) -> list[t
 
 
 def most_central(pieces: Ints, places: Sequence[tuple[int, int]]) -> Ints:
-    """(W,) the window in which each piece has the most context on its poorer side."""
-    starts, ends = (np.array(side)[:, None] for side in zip(*places, strict=True))
-    context = np.minimum(pieces - starts, ends - 1 - pieces)  # (windows, W); < 0 where it is not in
-    return np.asarray(context.argmax(0), np.int64)
+    """(W,) the window in which each piece has the most context on its poorer side.
+
+    Of equal ones the first. It never falls from one piece to the next.
+    """
+    starts, ends = (np.array(side, np.int64) for side in zip(*places, strict=True))
+    first = np.searchsorted(ends, pieces, "right")  # the windows that a piece is in
+    last = np.searchsorted(starts, pieces, "right") - 1
+    best, most = first, np.full(len(pieces), -1)
+    for number in range(int((last - first).max(initial=0)) + 1):
+        window = np.minimum(first + number, last)
+        context = np.minimum(pieces - starts[window], ends[window] - 1 - pieces)
+        best, most = np.where(context > most, window, best), np.maximum(context, most)
+    return np.asarray(best, np.int64)
+
+
+def words_of(decided: Ints, num_windows: int) -> list[Ints]:
+    """The numbers of the words that are decided in each window."""
+    return np.split(np.arange(len(decided)), np.searchsorted(decided, range(1, num_windows)))
 
 
 def widen(start: int, end: int, room: int, low: int, high: int) -> tuple[int, int]:

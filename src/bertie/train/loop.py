@@ -181,7 +181,9 @@ class Trainer:
         return self.budget.progress(self.counters)
 
     def run(self, steps: Iterable[GlobalStep], *, until: float = 1.0) -> None:
-        """Trains until the progress is `until`, or the steps end."""
+        """Trains until the progress is `until`, the steps end or the patience does."""
+        if self.is_out_of_patience:  # already, in the checkpoint that it goes on from
+            return
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads or before)
         try:
@@ -326,7 +328,7 @@ class Trainer:
         self.figures, self.score = self.evaluate(self.model)
         if self.score is not None:
             best = self.counters.best_score
-            is_better = best is None or self.score > best
+            is_better = math.isfinite(self.score) and (best is None or self.score > best)
             self.counters = replace(
                 self.counters,
                 best_score=self.score if is_better else best,

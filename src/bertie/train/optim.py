@@ -64,13 +64,13 @@ def parameter_groups(
     `share` is what of the rate a group gets: less, the deeper its layer lies, if so wished.
     """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    depths = {name: find_depth(name) if layer_decay < 1 else 0 for name, _ in named}
+    depths = {name: find_depth(name) for name, _ in named}
     # What lies above all layers counts as one layer more.
     top = 1 + max((depth for depth in depths.values() if depth is not None), default=0)
     groups: dict[tuple[float, float], list[Tensor]] = {}
     for name, parameter in named:
         depth = depths[name]
-        share = layer_decay ** (top - (top if depth is None else depth)) if layer_decay < 1 else 1.0
+        share = 1.0 if depth is None else layer_decay ** (top - depth)
         groups.setdefault((decay if parameter.ndim > 1 else 0.0, share), []).append(parameter)
     return [{"params": p, "decay": decay, "share": share} for (decay, share), p in groups.items()]
 

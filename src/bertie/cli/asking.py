@@ -1,0 +1,197 @@
+"""The verbs that use a model on files: predict, embed, similar."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bertie.cli.show import show_table
+from bertie.cli.tuning import Sets, SkipBad
+from bertie.errors import UserError
+
+if TYPE_CHECKING:
+    from bertie.data.blocks import Problems
+    from bertie.infer.embed import Pooling
+
+File = Annotated[
+    Path, typer.Argument(help="Lines of text, .csv, .tsv, .jsonl, .parquet; - for stdin.")
+]
+Format = Annotated[
+    str | None,
+    typer.Option(help="text, csv, tsv, jsonl or parquet, where the suffix does not say."),
+]
+Column = Annotated[str | None, typer.Option(help="The column of the texts, where it is unclear.")]
+
+
+@contextmanager
+def told_in_lines() -> Iterator[None]:
+    """Warnings, such as of texts that were cut off, as plain lines on stderr."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: print(f"bertie: {message}", file=sys.stderr)
+        yield
+
+
+def tell_problems(problems: "Problems") -> None:
+    """What could not be read as it is, on stderr: stdout is for answers."""
+    for what, count in problems.counts.items():
+        places = "; ".join(problems.places[what])
+        print(f"bertie: {count:,} x {what} ({places})", file=sys.stderr)
+
+
+@told_in_lines()
+def predict(
+    model: Annotated[Path, typer.Argument(help="A fine-tuned model directory.")],
+    file: File,
+    out: Annotated[
+        Path | None, typer.Option(help="A file to write, .jsonl; stdout without it.")
+    ] = None,
+    format: Format = None,
+    skip_bad: SkipBad = False,
+    sets: Sets = None,
+) -> None:
+    """Answer every line or row of a file with a fine-tuned model: a JSON object each, in order.
+
+    The model decides what is answered: classes of texts or pairs, tagged words, answers to
+    questions, choices. Columns are those of its training, or guessed; `--set
+    task.columns.first=NAME` names them. Files may be larger than memory; long texts are read in
+    windows. With `--out`, a run that was stopped goes on if the same command is given again.
+
+    `bertie predict sentiment/model reviews.txt`
+
+    `bertie predict ner/model articles.parquet --out tagged.jsonl`
+
+    `bertie predict qa/model questions.jsonl --out answers.jsonl --set task.columns.context=page`
+
+    `zcat reviews.csv.gz | bertie predict sentiment/model - --format csv | head`
+    """
+    from bertie import load
+    from bertie.infer.file_examples import read_examples
+    from bertie.infer.predict import answer_lines, draft_path, write_lines
+    from bertie.infer.progress import watch
+    from bertie.infer.rows import estimate_rows
+    from bertie.infer.task_of import change
+    from bertie.tasks.task import Rejects
+
+    engine = load(model)
+    if engine.task is None:
+        raise UserError(
+            f"{model} was not fine-tuned, so there is nothing to predict; bertie fill fills its "
+            "masks, bertie embed gives vectors, bertie finetune makes it fit for a task"
+        )
+    task = change(engine.task, sets or [])
+    rejects = Rejects(skip_bad=skip_bad)
+    examples = read_examples(file, task, engine.tokenizer, rejects, format=format)
+    verb = engine.for_task(task)
+    if out is None:
+        for line in answer_lines(verb, examples):
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+    else:
+        draft = draft_path(out, model, file, repr(task), str(format), str(skip_bad))
+        written = write_lines(verb, examples, out, draft)
+        before = num_done = next(written)
+        if before:
+            print(f"bertie: {before:,} answers were there already", file=sys.stderr)
+        total = estimate_rows(file, format)
+        for num_done in watch(written, total, "predicting", before=before):  # noqa: B007
+            pass
+        print(f"{out}: {num_done:,} answers")
+    tell_problems(rejects.problems)
+
+
+@told_in_lines()
+def embed(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    file: File,
+    out: Annotated[Path, typer.Option(help="The file to write: .npy or .parquet.")],
+    pooling: Annotated[
+        str | None, typer.Option(help="mean, cls or max; what suits the model if not said.")
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(help="0: the embeddings, 1, 2, ...; -1: the last layer.")
+    ] = None,
+    normalise: Annotated[bool, typer.Option("--normalise", help="To length 1.")] = False,
+    column: Column = None,
+    format: Format = None,
+) -> None:
+    """Turn every line or row of a file into a vector.
+
+    `.npy` holds the vectors (N, D) in float32, `.parquet` the texts, too. If nothing is said, a
+    pre-trained model gives the mean of its last layer but one, whose rows are less bent to
+    guessing pieces than the last; a fine-tuned one the mean of its last layer.
+
+    `bertie embed my_run/model sentences.txt --out vectors.npy`
+
+    `bertie embed my_run/model reviews.csv --column review --out reviews.parquet --layer -1`
+    """
+    from itertools import tee
+
+    from bertie import load
+    from bertie.infer.file_examples import read_column
+    from bertie.infer.progress import watch
+    from bertie.infer.rows import estimate_rows
+    from bertie.infer.vectors import write_vectors
+    from bertie.tasks.task import Rejects
+
+    engine, rejects = load(model), Rejects()
+    texts, shown = tee(read_column(file, rejects, column=column, format=format))
+    kind: Pooling | None = pooling  # type: ignore[assignment]
+    vectors = engine.embed_each(texts, pooling=kind, layer=layer, normalise=normalise)
+    size = engine.model.config.hidden_size
+    num_done = 0
+    written = write_vectors(zip(shown, vectors, strict=False), out, size=size)
+    for num_done in watch(written, estimate_rows(file, format), "embedding"):  # noqa: B007
+        pass
+    print(f"{out}: {num_done:,} vectors of {size}")
+    tell_problems(rejects.problems)
+
+
+@told_in_lines()
+def similar(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    texts: Annotated[list[str], typer.Argument(help="Two texts; or with --query, one file.")],
+    query: Annotated[
+        str | None, typer.Option(help="Find the lines or rows of a file that are nearest to it.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many of them.")] = 10,
+    column: Column = None,
+    format: Format = None,
+) -> None:
+    """Say how near two texts are (the cosine of their vectors), or find the nearest in a file.
+
+    Cosines of a model that was not trained for it are all high: they tell which text is nearer,
+    not how near.
+
+    `bertie similar my_run/model "A man eats." "Someone has lunch."`
+
+    `bertie similar my_run/model --query "late delivery" reviews.csv --column review --top 5`
+    """
+    from heapq import nlargest
+    from itertools import tee
+
+    from bertie import load
+    from bertie.infer.file_examples import read_column
+    from bertie.infer.progress import watch
+    from bertie.tasks.task import Rejects
+
+    if len(texts) != (2 if query is None else 1):
+        raise UserError("give two texts, or --query TEXT and one file")
+    engine, rejects = load(model), Rejects()
+    if query is None:
+        print(f"{engine.similarity(*texts):.4f}")
+        return
+    rows, shown = tee(read_column(Path(texts[0]), rejects, column=column, format=format))
+    vector = engine.embed(query, normalise=True)
+    found = engine.embed_each(rows, normalise=True)
+    cosines = (float(one @ vector) for one in watch(found, None, "comparing"))
+    nearest = nlargest(top, zip(cosines, shown, strict=False), key=lambda pair: pair[0])
+    show_table(
+        ("cosine", "text"),
+        [(f"{cosine:.4f}", text) for cosine, text in nearest],
+        right=("cosine",),
+    )
+    tell_problems(rejects.problems)

@@ -1,0 +1,175 @@
+"""The labelled data of a fine-tuning: read, held out where there is no dev, encoded, described."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from bertie.checkpoint.model_dir import read_config
+from bertie.config import build
+from bertie.errors import UserError
+from bertie.tasks import get_task
+from bertie.tasks.instances import Instances
+from bertie.tasks.span import Span
+from bertie.tasks.tag import Tag
+from bertie.tasks.task import Dataset, Task
+from bertie.text.tokenizer import Tokenizer
+
+AnyTask = Task[Any, Any]
+MOST_LABELS = 20  # to be shown
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataFiles:
+    """What to learn from, what to choose by, what to answer in the end."""
+
+    train: Path | None = None
+    dev: Path | None = None  # none: a share of train, those with the lowest hash of their text
+    dev_share: float = 0.1  # of train, where there is no dev
+    test: tuple[Path, ...] = ()  # predicted by the chosen model; scored where they have labels
+    skip_bad: bool = False  # leave rows out that cannot be read, and count them
+
+    def __post_init__(self) -> None:
+        if not 0 < self.dev_share < 1:
+            raise UserError(f"data.dev_share is between 0 and 1; found {self.dev_share}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sets:
+    """Read, settled and encoded."""
+
+    task: AnyTask
+    train: Dataset[Any]
+    dev: Dataset[Any]
+    tests: tuple[Dataset[Any], ...]
+    train_instances: Instances
+    dev_instances: Instances
+    tokenizer: Tokenizer
+    notes: tuple[str, ...]  # how the files were understood
+    remarks: tuple[str, ...]  # what of them was left out, cut or divided
+
+
+def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Sets:
+    """The data, and a task that knows all that they decide; `source` is the model's directory."""
+    if files.train is None:
+        raise UserError("say what to learn from: --train FILE")
+    task, notes = make_task(settings, source)
+    train = task.read(files.train, skip_bad=files.skip_bad, needs_labels=True)
+    task = task.settle(train)
+    if files.dev is None:
+        train, dev = hold_out(task, train, files.dev_share)
+    else:
+        dev = task.read(files.dev, skip_bad=files.skip_bad)
+        check_labelled(dev)
+    # Read before anything is trained: a broken line is found now, and not hours later.
+    tests = tuple(task.read(path, skip_bad=files.skip_bad) for path in files.test)
+    tokenizer = Tokenizer.load(source)
+    encoded = {
+        name: task.encode(data.examples, tokenizer)
+        for name, data in (("train", train), ("dev", dev))
+    }
+    dev_name = "dev, held out" if files.dev is None else "dev"
+    read = {"train": train, dev_name: dev} | {f"test {n}": data for n, data in enumerate(tests, 1)}
+    notes += [describe_data(name, data) for name, data in read.items()]
+    remarks = [line for name, data in read.items() for line in describe_left_out(name, data)]
+    for name, instances in encoded.items():
+        remarks += [f"{name}: {count:,} {what}" for what, count in instances.counts.items()]
+    return Sets(
+        task=task,
+        train=train,
+        dev=dev,
+        tests=tests,
+        train_instances=encoded["train"],
+        dev_instances=encoded["dev"],
+        tokenizer=tokenizer,
+        notes=(*notes, *describe_task(task)),
+        remarks=tuple(remarks),
+    )
+
+
+def make_task(settings: Mapping[str, Any], source: Path) -> tuple[AnyTask, list[str]]:
+    """The task of the settings, and what is to be said of it.
+
+    Where they leave the length open, it is the task's usual one or as long as the model can read,
+    if that is less: longer texts become windows. A length that is asked for is had or refused.
+    """
+    values = {name: value for name, value in settings.items() if name != "name"}
+    kind = get_task(str(settings.get("name", "classify")))
+    longest, usual = read_config(source).max_positions, kind()
+    notes = []
+    if "max_length" not in values and usual.max_length > longest:
+        values["max_length"] = longest
+        if isinstance(usual, Span):
+            values.setdefault("max_question", min(usual.max_question, longest // 2))
+        notes.append(f"inputs of up to {longest} pieces: the model has no more positions")
+    task: AnyTask = build(kind, values, "task.")
+    if task.max_length > longest:
+        raise UserError(
+            f"task.max_length {task.max_length} is more than the {longest} positions of {source}; "
+            f"lower it: --set task.max_length={longest}"
+        )
+    return task, notes
+
+
+def check_labelled(dev: Dataset[Any]) -> None:
+    if not dev.is_labelled:
+        raise UserError(
+            f"{dev.path} has no labels to choose by; leave --dev out to take a share of the "
+            "training data, and give it as --test to have it predicted"
+        )
+
+
+def hold_out(task: AnyTask, data: Dataset[Any], share: float) -> tuple[Dataset[Any], Dataset[Any]]:
+    """Training data without, and dev made of, the examples with the lowest hash of their text.
+
+    Examples about the same text stay together, so that no text is on both sides.
+    """
+    hashes = [hashlib.sha256(text.encode()).digest() for text in texts_of(task, data.examples)]
+    ranked = sorted(set(hashes))
+    chosen = set(ranked[: max(1, round(share * len(ranked)))])
+    if len(chosen) == len(ranked):
+        raise UserError(f"{data.path} has one text only; give examples to choose by: --dev FILE")
+    pairs = list(zip(data.examples, hashes, strict=True))
+    train, dev = (
+        replace(data, examples=[example for example, one in pairs if (one in chosen) == is_dev])
+        for is_dev in (False, True)
+    )
+    return train, dev
+
+
+def texts_of(task: AnyTask, examples: Sequence[Any]) -> Iterator[str]:
+    """What each example is about: its context, its first text, its sentence.
+
+    Of sentences that are read with their document, the whole document.
+    """
+    if isinstance(task, Tag) and task.context == "document":
+        for number, group in groupby(examples, key=lambda example: example.document):
+            sentences = [example.text for example in group]
+            whole = "\n".join(sentences)
+            yield from sentences if number < 0 else [whole] * len(sentences)
+        return
+    names = [name for name in ("context", "first", "text") if hasattr(examples[0], name)]
+    yield from (getattr(example, names[0]) for example in examples)
+
+
+def describe_data(name: str, data: Dataset[Any]) -> str:
+    """How a file was understood."""
+    columns = ", ".join(f"{role} = {column}" for role, column in data.columns.items())
+    text = f"{name}: {len(data.examples):,} examples of {data.path}, {data.format}"
+    return f"{text}; columns: {columns}" if columns else text
+
+
+def describe_left_out(name: str, data: Dataset[Any]) -> Iterator[str]:
+    for what, count in data.problems.counts.items():
+        places = ", ".join(data.problems.places[what][:3])
+        yield f"{name}: left out {count:,}: {what} ({places})"
+
+
+def describe_task(task: AnyTask) -> Iterator[str]:
+    if labels := getattr(task, "labels", ()):
+        more = len(labels) - MOST_LABELS
+        shown = ", ".join(labels[:MOST_LABELS]) + (f" and {more} more" if more > 0 else "")
+        yield f"{len(labels)} labels: {shown}"
+    yield f"chosen by {task.metric} on dev"

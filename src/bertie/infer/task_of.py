@@ -1,0 +1,93 @@
+"""The task behind a model directory: as it was fine-tuned here, or what its config lets one guess.
+
+Of a model that was fine-tuned elsewhere, nothing says how its texts were cut. Texts and pairs are
+read as long as the model can, so that what fits is read as `transformers` reads it; questions as
+nearly all models for them were trained, in windows of 384. Its words are those of its tokenizer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Literal, cast
+
+from bertie.checkpoint.card import TaskCard
+from bertie.config import assign, build
+from bertie.errors import UserError
+from bertie.metrics.spans import guess_scheme
+from bertie.tasks import AnyTask, get_task, name_of
+from bertie.tasks.choice import Choice
+from bertie.tasks.classify import Classify
+from bertie.tasks.glue import GLUE
+from bertie.tasks.span import Span
+from bertie.tasks.tag import LETTERS, Tag, guess_kind
+
+QUESTION_WINDOW = 384
+Scheme = Literal["IOB2", "BIOES", "BMES", "BILOU"]
+
+
+def find_task(card: TaskCard | None, max_length: int) -> AnyTask | None:
+    """The settled task; none where the model has no head for one."""
+    if card is None:
+        return None
+    if card.task:
+        return build(get_task(card.task), card.settings, "task.")
+    return GUESSES[card.head](card, max_length)
+
+
+def guess_classify(card: TaskCard, max_length: int) -> Classify:
+    return Classify(
+        kind=card.kind,
+        labels=() if card.kind == "regression" else card.labels,
+        thresholds=card.thresholds,
+        max_length=max_length,
+    )
+
+
+def guess_tag(card: TaskCard, max_length: int) -> Tag:
+    kind = guess_kind([card.labels])
+    scheme = guess_scheme([card.labels]) if kind == "spans" else "IOB2"
+    return Tag(
+        kind=kind,
+        labels=card.labels,
+        model_scheme=cast(Scheme, scheme if scheme in LETTERS else "IOB2"),  # IOB1 reads the same
+        max_length=max_length,
+    )
+
+
+def guess_span(card: TaskCard, max_length: int) -> Span:
+    length = min(QUESTION_WINDOW, max_length)
+    return Span(
+        max_length=length,
+        stride=min(128, max(1, length // 3)),
+        max_question=min(64, max(1, (length - 3) // 2)),
+        threshold=card.thresholds.get("no_answer", 0.0),
+        may_be_unanswerable="no_answer" in card.thresholds,
+    )
+
+
+def guess_choice(card: TaskCard, max_length: int) -> Choice:
+    return Choice(max_length=max_length)
+
+
+GUESSES: dict[str, Callable[[TaskCard, int], AnyTask]] = {
+    "sequence": guess_classify,
+    "token": guess_tag,
+    "span": guess_span,
+    "choice": guess_choice,
+}
+
+
+def change(task: AnyTask, sets: Sequence[str]) -> AnyTask:
+    """The task with some settings changed: `task.columns.first=review`."""
+    values = {"task": asdict(task)}
+    for assignment in sets:
+        assign(values, assignment)
+    if strange := sorted(values.keys() - {"task"}):
+        raise UserError(f"no setting {strange[0]}; there are those of the task: task.columns, ...")
+    return build(get_task(name_of(task)), values["task"], "task.")
+
+
+def reads_pairs(task: Classify) -> bool | None:
+    """Whether it was fine-tuned on pairs of texts; none where nothing says so."""
+    if task.benchmark in GLUE:
+        return GLUE[task.benchmark].second is not None
+    return "second" in task.columns if task.columns else None

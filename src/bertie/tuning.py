@@ -1,0 +1,292 @@
+"""Fine-tuning, its settings and a single run of it: wiring of task, model and loop."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from bertie.checkpoint.card import TaskCard
+from bertie.checkpoint.json_files import read_json, write_json
+from bertie.checkpoint.model_dir import open_model, save_model
+from bertie.checkpoint.state import (
+    Checkpoint,
+    Saving,
+    find_best,
+    list_checkpoints,
+    remove_drafts,
+)
+from bertie.datasets import AnyTask, DataFiles, Sets
+from bertie.errors import UserError
+from bertie.evaluate import predict_all
+from bertie.model.bert import Bert, initialise
+from bertie.model.config import train_memory
+from bertie.report.results import FinetuneRun
+from bertie.tasks import describe
+from bertie.tasks.steps import TaskLoader
+from bertie.train.budget import Budget
+from bertie.train.distributed import World
+from bertie.train.hardware import find_free_bytes
+from bertie.train.log import METRICS, Log, Show
+from bertie.train.loop import TrainConfig, Trainer
+from bertie.train.memory import find_micro_tokens
+from bertie.train.optim import OptimConfig
+from bertie.train.record import find_common_checkpoint
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TuneConfig:
+    """Which runs there are, and what of the model is tuned in each: all of it, unless said."""
+
+    batch_size: int = 32  # examples of a step; windows of tagging and question answering
+    micro_tokens: int = 0  # most tokens of a micro-batch; 0: what fits the memory
+    grid: Literal["none", "paper"] = "none"  # paper: batch 16, 32; peak 5e-5, 3e-5, 2e-5; epochs
+    seeds: int = 1  # runs of the same settings; of the output layer, the order and dropout
+    freeze: int = 0  # layers that stay as they are, from below; the embeddings with them
+
+    def __post_init__(self) -> None:
+        for name, least in (("batch_size", 1), ("micro_tokens", 0), ("seeds", 1), ("freeze", 0)):
+            if getattr(self, name) < least:
+                raise UserError(f"tune.{name} is at least {least}; found {getattr(self, name)}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FinetuneRecipe:
+    """All settings; those of the task are the fields of its own class, and `name`."""
+
+    model: Path | None = None  # the directory to start from
+    out: Path | None = None
+    task: dict[str, Any] = field(default_factory=lambda: {"name": "classify"})
+    data: DataFiles = field(default_factory=DataFiles)
+    tune: TuneConfig = field(default_factory=TuneConfig)
+    # With bias correction: without it small sets fail to train for some seeds.
+    optim: OptimConfig = field(
+        default_factory=lambda: OptimConfig(
+            name="adamw", peak=3e-5, warmup=0.1, schedule="linear", eps=1e-6
+        )
+    )
+    # Evaluated after each epoch (0), and saved with that.
+    train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(
+            budget="3 epochs", evaluate_every=0, save_every=0, keep=1
+        )
+    )
+
+    def __post_init__(self) -> None:
+        if self.train.compile:
+            raise UserError("train.compile wants batches of one shape; those of tasks are not")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunSpec:
+    """What makes a run differ from its neighbours."""
+
+    seed: int
+    batch_size: int
+    peak: float
+    budget: str
+
+    @property
+    def name(self) -> str:
+        budget = self.budget.replace(" ", "-")
+        return f"peak-{self.peak:g}-batch-{self.batch_size}-{budget}-seed-{self.seed}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuning:
+    """What all runs have in common."""
+
+    recipe: FinetuneRecipe
+    source: Path  # the model directory to start from
+    out: Path
+    sets: Sets
+    settings: dict[str, Any]  # as JSON can hold them
+    majority: float | None  # the score of always giving the most frequent label
+    world: World
+    show: Show
+
+    def folder(self, spec: RunSpec) -> Path:
+        return self.out / "runs" / spec.name
+
+
+def run_once(tuning: Tuning, spec: RunSpec) -> FinetuneRun:
+    """One run, from its last checkpoint if there is one; nothing to do if it is finished."""
+    folder = tuning.folder(spec)
+    if not (folder / RESULT).is_file():
+        train_once(tuning, spec)
+    if tuning.world.is_first:  # a kill may have left them
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    values = read_json(folder / RESULT)
+    return FinetuneRun(**values | {"curve": tuple(values["curve"])})
+
+
+def train_once(tuning: Tuning, spec: RunSpec) -> None:
+    """Trains, keeps the model of the best evaluation, and writes the result."""
+    sets, world, folder = tuning.sets, tuning.world, tuning.folder(spec)
+    checkpoint = find_common_checkpoint(folder, world)
+    if world.is_first:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_drafts(folder)
+    model = make_model(tuning, spec, checkpoint).to(world.device)
+    micro_tokens = tuning.recipe.tune.micro_tokens
+    if not micro_tokens:  # as before, where it goes on: another division is another dropout
+        micro_tokens = (
+            find_fitting(model, sets.task, world)
+            if checkpoint is None
+            else checkpoint.kept["micro_tokens"]
+        )
+    loader = TaskLoader(
+        sets.train_instances,
+        batch_size=spec.batch_size,
+        micro_tokens=micro_tokens,
+        seed=spec.seed,
+        rank=world.rank,
+        world_size=world.size,
+    )
+    trainer = make_trainer(tuning, spec, model, loader, checkpoint)
+    loader.start_step = trainer.counters.step
+    if trainer.progress < 1:
+        trainer.run(loader)
+    if world.is_first:
+        finish_run(tuning, spec, trainer)
+    world.wait()
+
+
+def make_model(tuning: Tuning, spec: RunSpec, checkpoint: Checkpoint | None) -> Bert:
+    """The encoder of the directory with a fresh output layer; or the model of a checkpoint."""
+    task, freeze = tuning.sets.task, tuning.recipe.tune.freeze
+    generator = torch.Generator().manual_seed(spec.seed)
+    opened = open_model(
+        tuning.source if checkpoint is None else checkpoint.model,
+        heads=(task.head,),
+        num_labels=task.num_labels,
+        generator=generator,
+    )
+    model = opened.model
+    for parameter in model.parameters():  # mapped from the file, which stays as it is
+        parameter.data = parameter.data.clone()
+    if checkpoint is None:
+        initialise(model.get_submodule(task.head), model.config.init_std, generator)
+        if "pooler" in opened.fresh:
+            tuning.show({"note": f"{tuning.source} lacks a pooler: new, untrained"})
+    if freeze > len(model.layers):
+        raise UserError(f"tune.freeze is {freeze}, the model has {len(model.layers)} layers")
+    if freeze:
+        for part in (model.embeddings, *model.layers[:freeze]):
+            part.requires_grad_(False)
+    if model.pooler is not None and task.head in ("token", "span"):
+        model.pooler.requires_grad_(False)  # kept for the next task; nothing here trains it
+    return model
+
+
+def find_fitting(model: Bert, task: AnyTask, world: World) -> int:
+    """The most tokens of a micro-batch that the memory holds."""
+    memory = train_memory(model.config, batch_size=1, length=task.max_length)
+    found = find_micro_tokens(
+        None,
+        free_bytes=find_free_bytes(world.device) - memory.gradients - memory.optimizer,
+        bytes_per_token=memory.activations / task.max_length,
+        least=task.max_length,
+        device=world.device,
+    )
+    return world.least(found)
+
+
+def make_trainer(
+    tuning: Tuning, spec: RunSpec, model: Bert, loader: TaskLoader, checkpoint: Checkpoint | None
+) -> Trainer:
+    recipe, world, folder = tuning.recipe, tuning.world, tuning.folder(spec)
+    config = replace(
+        recipe.train,
+        seed=spec.seed,
+        evaluate_every=recipe.train.evaluate_every or loader.steps_per_epoch,
+    )
+    return Trainer(
+        model,
+        tuning.sets.task.objective,
+        config=config,
+        optim=replace(recipe.optim, peak=spec.peak),
+        budget=in_steps(spec.budget, loader.steps_per_epoch),
+        saving=Saving(
+            folder=folder,
+            settings=tuning.settings,
+            tokenizer_from=tuning.source,
+            keep=config.keep,
+            card=TaskCard(**describe(tuning.sets.task)),
+            kept={"micro_tokens": loader.micro_tokens},
+        ),
+        world=world,
+        log=Log(
+            folder,
+            every=config.log_every,
+            show=tuning.show,
+            resume=checkpoint,
+            is_silent=not world.is_first,
+            tensorboard=config.tensorboard,
+        ),
+        evaluate=DevScores(tuning.sets, world, config.precision),
+        resume=checkpoint,
+    )
+
+
+def in_steps(text: str, steps_per_epoch: int) -> Budget:
+    budget = Budget.parse(text)
+    if budget.unit != "epochs":
+        return budget
+    return Budget(max(1, round(budget.amount * steps_per_epoch)), "steps")
+
+
+class DevScores:
+    """The scores of a model on dev, with thresholds fitted there where the task has any."""
+
+    def __init__(self, sets: Sets, world: World, precision: str) -> None:
+        self.sets, self.world, self.precision = sets, world, precision
+
+    def __call__(self, model: Bert) -> tuple[dict[str, float], float | None]:
+        """Every rank predicts all of dev; the first one's scores count, for all to agree."""
+        task, dev = self.sets.task, self.sets.dev
+        scores = predict_all(
+            model,
+            task,
+            dev.examples,
+            self.sets.dev_instances,
+            precision=self.precision,
+            tunes=True,
+        ).scores
+        values = self.world.sum([v if self.world.is_first else 0.0 for v in scores.values()])
+        agreed = dict(zip(scores, values, strict=True))
+        return agreed, agreed[task.metric]
+
+
+def finish_run(tuning: Tuning, spec: RunSpec, trainer: Trainer) -> None:
+    """Keeps the model of the best evaluation, with its thresholds; the result comes last.
+
+    Scored in fp32 whatever the training's precision, so that `bertie evaluate` says the same.
+    """
+    folder, sets = tuning.folder(spec), tuning.sets
+    best = find_best(folder) or list_checkpoints(folder)[-1]  # the last, if no score is a number
+    model = open_model(best / "model").model.to(tuning.world.device)
+    evaluated = predict_all(model, sets.task, sets.dev.examples, sets.dev_instances, tunes=True)
+    card = TaskCard(**describe(evaluated.task))
+    save_model(model, folder / "model", card=card, tokenizer_from=tuning.source)
+    run = FinetuneRun(
+        seed=spec.seed,
+        settings={"peak": spec.peak, "batch_size": spec.batch_size, "budget": spec.budget},
+        scores=evaluated.scores,
+        seconds=round(trainer.counters.seconds, 3),
+        curve=tuple(read_curve(folder, sets.task.metric)),
+    )
+    write_json(folder / RESULT, asdict(run))
+
+
+def read_curve(folder: Path, metric: str) -> Iterator[float]:
+    """The score that counts, evaluation by evaluation."""
+    for line in (folder / METRICS).read_text(encoding="utf-8").splitlines():
+        values = json.loads(line)
+        if "held_out" in values:
+            yield values["held_out"][metric]

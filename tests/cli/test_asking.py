@@ -1,0 +1,137 @@
+"""predict, embed and similar: files in, answers out; killed and started again is never killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bertie as package
+from bertie.evaluate import evaluate_file, write_predictions
+from bertie.tasks.classify import Classify
+from bertie.tasks.span import Span
+from tests.infer.models import SENTENCES, make_directory, make_tuned
+from tests.test_cli import bertie
+
+LABELS = ("a", "b", "c")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("asking")
+    make_tuned(folder / "classes", Classify(kind="classes", labels=LABELS, max_length=20))
+    span = Span(max_length=30, max_question=9, stride=7)
+    make_tuned(folder / "span", span)
+    make_directory(folder / "pretrained")
+    (folder / "lines.txt").write_text("\n".join([*SENTENCES, "", "Paris"]) + "\n", "utf-8")
+    rows = [{"review": text, "id": f"r{n}"} for n, text in enumerate(SENTENCES)]
+    text = "".join(f"{json.dumps(row)}\n" for row in rows)
+    (folder / "rows.jsonl").write_text(text, "utf-8")
+    return folder
+
+
+def answers(text: str) -> list[dict]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_predict_answers_each_line_as_the_engine(folder: Path) -> None:
+    result = bertie("predict", "classes/model", "lines.txt", cwd=folder)
+    assert (result.returncode, result.stderr) == (0, "")
+    found = answers(result.stdout)
+    wanted = package.load(folder / "classes/model").classify([*SENTENCES, "", "Paris"])
+    assert [one["id"] for one in found] == list("012345")
+    assert [one["label"] for one in found] == [one.label for one in wanted]
+    assert found[0]["scores"] == pytest.approx(wanted[0].scores, abs=1e-5)
+    piped = bertie(
+        "predict", "classes/model", "-", cwd=folder, stdin=(folder / "lines.txt").read_text("utf-8")
+    )
+    assert piped.stdout == result.stdout
+
+
+def test_predict_writes_what_evaluate_writes(folder: Path) -> None:
+    path = folder / "rows.jsonl"
+    result = bertie("predict", "classes/model", "rows.jsonl", "--out", "out/p.jsonl", cwd=folder)
+    assert (result.returncode, result.stdout) == (0, "out/p.jsonl: 4 answers\n"), result.stderr
+    data, evaluated, _ = evaluate_file(folder / "classes/model", path)
+    (written,) = write_predictions(folder / "evaluated", data, evaluated)
+    found, wanted = (answers(file.read_text()) for file in (folder / "out/p.jsonl", written))
+    for one, two in zip(found, wanted, strict=True):
+        assert (one["id"], one["label"]) == (two["id"], two["label"])
+        assert list(one["scores"].values()) == pytest.approx(two["scores"], abs=1e-5)
+    again = bertie("predict", "classes/model", "rows.jsonl", "--out", "out/p.jsonl", cwd=folder)
+    assert again.returncode == 2 and "out/p.jsonl exists; remove it" in again.stderr
+
+
+def test_predict_says_what_was_cut_and_left_out(folder: Path) -> None:
+    rows = [{"q": "Paris " * 30, "context": "Paris is"}, {"q": "Where?", "context": "Paris"}]
+    lines = [*map(json.dumps, rows), "broken"]
+    name = ("--set", "task.columns.question=q", "--format", "jsonl")
+    stdin = "\n".join(lines)
+    result = bertie("predict", "span/model", "-", *name, "--skip-bad", cwd=folder, stdin=stdin)
+    assert len(answers(result.stdout)) == 2, result.stderr
+    assert result.stderr == (
+        "bertie: 1 questions cut off to fit into the model\n"
+        "bertie: 1 x not a JSON object (-, line 3)\n"
+    )
+    refused = bertie("predict", "span/model", "-", *name, cwd=folder, stdin=stdin)
+    assert refused.returncode == 2 and "-, line 3: not a JSON object" in refused.stderr
+
+
+def test_a_model_that_was_not_fine_tuned_predicts_nothing(folder: Path) -> None:
+    result = bertie("predict", "pretrained/model", "lines.txt", cwd=folder)
+    assert result.returncode == 2
+    assert "was not fine-tuned" in result.stderr and result.stderr.count("\n") == 1
+
+
+def test_killed_and_started_again_is_never_killed(folder: Path) -> None:
+    lines = [f"{text} {n} Paris is the capital" for n in range(1500) for text in SENTENCES]
+    (folder / "many.txt").write_text("\n".join(lines), "utf-8")
+    command = ["predict", "classes/model", "many.txt", "--out"]
+    assert bertie(*command, "whole.jsonl", cwd=folder).returncode == 0
+    arguments = [sys.executable, "-m", "bertie", *command, "killed.jsonl"]
+    life = subprocess.Popen(arguments, cwd=folder, env=os.environ | {"PYTHONUTF8": "1"})
+    until = time.monotonic() + 120
+    while time.monotonic() < until and life.poll() is None:
+        drafts = list(folder.glob(".killed.jsonl.draft-*"))
+        if drafts and drafts[0].stat().st_size:
+            break
+    life.send_signal(signal.SIGKILL)
+    life.wait()
+    assert not (folder / "killed.jsonl").exists()
+    result = bertie(*command, "killed.jsonl", cwd=folder)
+    assert "answers were there already" in result.stderr
+    assert (folder / "killed.jsonl").read_bytes() == (folder / "whole.jsonl").read_bytes()
+    assert not list(folder.glob(".killed*"))
+
+
+def test_embed_writes_the_engine_s_vectors(folder: Path) -> None:
+    engine = package.load(folder / "pretrained/model")
+    result = bertie("embed", "pretrained/model", "lines.txt", "--out", "v.npy", cwd=folder)
+    assert (result.returncode, result.stdout) == (0, "v.npy: 6 vectors of 24\n"), result.stderr
+    wanted = engine.embed([*SENTENCES, "", "Paris"])
+    np.testing.assert_allclose(np.load(folder / "v.npy"), wanted, atol=1e-5)
+    options = ("--layer", "1", "--pooling", "max", "--normalise", "--column", "review")
+    bertie("embed", "pretrained/model", "rows.jsonl", *options, "--out", "v.parquet", cwd=folder)
+    from pyarrow import parquet
+
+    table = parquet.read_table(folder / "v.parquet").to_pydict()
+    assert table["text"] == SENTENCES
+    wanted = engine.embed(SENTENCES, layer=1, pooling="max", normalise=True)
+    np.testing.assert_allclose(np.array(table["vector"]), wanted, atol=1e-5)
+
+
+def test_similar_compares_two_or_finds_the_nearest(folder: Path) -> None:
+    engine = package.load(folder / "pretrained/model")
+    result = bertie("similar", "pretrained/model", *SENTENCES[:2], cwd=folder)
+    assert float(result.stdout) == pytest.approx(engine.similarity(*SENTENCES[:2]), abs=1e-4)
+    options = ("--query", SENTENCES[2], "--top", "2")
+    result = bertie("similar", "pretrained/model", "lines.txt", *options, cwd=folder)
+    assert "1.0000" in result.stdout.splitlines()[3] and "Naïve" in result.stdout.splitlines()[3]
+    assert result.stdout.count("│") == 6
+    refused = bertie("similar", "pretrained/model", "one", cwd=folder)
+    assert refused.returncode == 2 and "two texts, or --query" in refused.stderr

@@ -1,0 +1,90 @@
+"""A run that was killed anywhere ends with the bytes of one that was not."""
+
+import json
+import os
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import bertie
+from bertie.errors import UserError
+from bertie.infer import verb
+from bertie.infer.answers import Chosen
+from bertie.infer.engine import Engine
+from bertie.infer.examples import make_choice, make_text
+from bertie.infer.predict import draft_path, keep_whole_lines, make_line, write_lines
+from bertie.infer.rows import STDIN
+from bertie.tasks.classify import Classify
+from tests.infer.models import SENTENCES, make_tuned
+
+EXAMPLES = [make_text(text * (1 + n % 3)) for n, text in enumerate(SENTENCES * 6)]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    task = Classify(kind="classes", labels=("a", "b"), max_length=20)
+    return bertie.load(make_tuned(tmp_path_factory.mktemp("predict"), task))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 30, 100, 101, 555, 100_000])
+def test_killed_anywhere_is_never_killed(
+    cut: int, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "AHEAD_TOKENS", 100)
+    verb_of_task = engine.for_task(engine.task)
+    whole, out, draft = tmp_path / "whole", tmp_path / "out", tmp_path / "draft"
+    assert list(write_lines(verb_of_task, EXAMPLES, whole, tmp_path / "x"))[-1] == len(EXAMPLES)
+    assert len(whole.read_bytes().splitlines()) == len(EXAMPLES)
+    draft.write_bytes(whole.read_bytes()[:cut])
+    numbers = list(write_lines(verb_of_task, EXAMPLES, out, draft))
+    assert numbers == list(range(whole.read_bytes()[:cut].count(b"\n"), len(EXAMPLES) + 1))
+    assert out.read_bytes() == whole.read_bytes()
+    assert not draft.exists()
+
+
+def test_answers_are_in_the_draft_before_the_end(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verb, "AHEAD_TOKENS", 100)
+    lives = write_lines(
+        engine.for_task(engine.task), EXAMPLES, tmp_path / "out", tmp_path / "draft"
+    )
+    assert list(islice(lives, 9))[-1] == 8
+    lives.close()
+    assert not (tmp_path / "out").exists()
+    assert (tmp_path / "draft").read_bytes().count(b"\n") == 8
+
+
+@given(data=st.binary() | st.text(alphabet="a\n").map(str.encode))
+def test_what_is_kept_are_whole_lines(
+    data: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    draft = tmp_path_factory.getbasetemp() / "lines"
+    draft.write_bytes(data)
+    assert keep_whole_lines(draft) == data.count(b"\n")
+    assert draft.read_bytes() == data[: data.rfind(b"\n") + 1]
+
+
+def test_a_draft_belongs_to_its_command(engine: Engine, tmp_path: Path) -> None:
+    out, data = tmp_path / "folder" / "out.jsonl", tmp_path / "data"
+    data.write_text("a")
+    same = draft_path(out, engine.source, data, "settings")
+    assert draft_path(out, engine.source, data, "settings") == same
+    assert draft_path(out, engine.source, data, "others") != same
+    os.utime(data, (1, 1))
+    assert draft_path(out, engine.source, data, "settings") != same
+    stdin = draft_path(out, engine.source, STDIN)
+    stdin.write_text("of another stream")
+    assert draft_path(out, engine.source, STDIN) == stdin and not stdin.exists()
+    out.write_text("somebody's")
+    with pytest.raises(UserError, match=r"out\.jsonl exists; remove it"):
+        draft_path(out, engine.source, data)
+
+
+def test_half_a_character_is_written_as_json_has_it() -> None:
+    example = make_choice(("a", ["b", "\ud800"]))
+    line = make_line(example, Chosen(label=1, option="\ud800", scores=(0.0, 1.0)))
+    assert json.loads(line) == {"id": "", "label": 1, "option": "\ud800", "scores": [0.0, 1.0]}

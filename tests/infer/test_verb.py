@@ -1,0 +1,55 @@
+"""One in, one out; many in, as many out, in order, while they come."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from bertie.errors import UserError
+from bertie.infer import verb
+from bertie.infer.verb import Verb, check_text, is_pair, pair_up
+
+SHOUT = Verb(read=check_text, size=len, answer=lambda texts: [text.upper() for text in texts])
+
+
+def test_one_many_and_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert SHOUT.one("a") == "A"
+    monkeypatch.setattr(verb, "AHEAD_TOKENS", 2)
+    taken = []
+
+    def stream() -> Iterator[str]:
+        for text in ("a", "bb", "", "c"):
+            taken.append(text)
+            yield text
+
+    answers = SHOUT.each(stream())
+    assert next(answers) == "A" and taken == ["a", "bb"]
+    assert list(answers) == ["BB", "", "C"]
+    assert list(SHOUT.chunks(["a", "bb", "", "c"])) == [["a", "bb"], ["", "c"]]
+    assert list(SHOUT.each([])) == []
+
+
+@pytest.mark.parametrize("items", [None, "text", b"text", 3])
+def test_what_is_not_many_is_refused_at_once(items: object) -> None:
+    with pytest.raises(UserError, match=f"wanted texts, or one; found {type(items).__name__}"):
+        SHOUT.each(items)  # type: ignore[arg-type]
+
+
+def test_a_single_text_goes_with_each_of_many() -> None:
+    def pairs(first: object, second: object) -> list[tuple[object, object]]:
+        return list(pair_up(first, second, what="texts"))
+
+    assert pairs("a", iter("xy")) == [("a", "x"), ("a", "y")]
+    assert pairs(["a", "b"], "x") == [("a", "x"), ("b", "x")]
+    assert pairs(["a", "b"], ("x", "y")) == [("a", "x"), ("b", "y")]
+    assert pairs("a", "x") == [("a", "x")]
+    for wrong in (None, b"x", 3):
+        with pytest.raises(UserError, match="wanted texts, each a text or many; found"):
+            pairs("a", wrong)
+    with pytest.raises(UserError, match="one side ends after 1"):
+        pairs(["a", "b"], ["x"])
+
+
+def test_a_pair_is_two_texts() -> None:
+    assert is_pair(("a", "b")) and is_pair(["a", "b"])
+    for many in ([("a", "b")], [("a", "b"), ("c", "d")], "ab", ("a",), ("a", "b", "c"), None):
+        assert not is_pair(many)

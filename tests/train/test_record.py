@@ -1,0 +1,56 @@
+"""What a folder remembers of its run, and which settings may change when the run goes on."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertie.errors import UserError
+from bertie.train.distributed import World
+from bertie.train.record import begin_record, check_same, flatten, is_one_of
+
+BEFORE = {"train": {"seed": 3, "keep": 1}, "test": ["a", "b"], "name": "x"}
+
+
+def test_a_record_says_what_is_run_and_on_what(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".run.json.draft-7").write_text("{", encoding="utf-8")  # left by a kill
+    begin_record(tmp_path / "run", BEFORE, World(), note="more")
+    values = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
+    assert values["settings"] == BEFORE and values["note"] == "more" and values["gpu"] is None
+    assert {"command", "started", "processes", "threads", "machine", "versions"} <= values.keys()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
+
+
+def test_the_same_settings_go_on_and_others_are_named() -> None:
+    check_same(Path("run"), BEFORE, BEFORE, harmless=())
+    changed = BEFORE | {"train": {"seed": 4, "keep": 2}, "test": ["c"]}
+    with pytest.raises(UserError, match=r"run was trained with test.0 = a, the recipe says c"):
+        check_same(Path("run"), BEFORE, changed, harmless=("train",))
+    with pytest.raises(UserError, match=r"train.seed = 3, the recipe says 4; take the same"):
+        check_same(Path("run"), BEFORE, changed, harmless=("test", "train.keep"))
+    check_same(Path("run"), BEFORE, changed, harmless=("test", "train.keep", "train.seed"))
+
+
+def test_a_setting_that_is_gone_or_new_is_a_change() -> None:
+    for before, now in (({}, {"a": 1}), ({"a": 1}, {})):
+        with pytest.raises(UserError, match="trained with a ="):
+            check_same(Path("run"), before, now, harmless=())
+
+
+@given(
+    st.recursive(
+        st.integers() | st.text(),
+        lambda inner: st.dictionaries(st.text("ab"), inner) | st.lists(inner),
+        max_leaves=8,
+    )
+)
+def test_every_leaf_has_a_name(values: object) -> None:
+    assert all(not isinstance(leaf, dict | list) for leaf in flatten({"top": values}).values())
+
+
+def test_a_name_stands_for_all_below_it() -> None:
+    assert is_one_of("data.test.0", ("data.test",)) and is_one_of("data.test", ("data.test",))
+    assert not is_one_of("data.tests", ("data.test",)) and not is_one_of("data", ("data.test",))
