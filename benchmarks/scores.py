@@ -126,7 +126,6 @@ RUNS = (
         test="SNLI/snli_1.0_test.jsonl",
         epochs=1,
     ),
-    glue("SST-2", epochs=2),
     Run(
         name="AFQMC",
         task="classify",
