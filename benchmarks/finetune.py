@@ -1,17 +1,19 @@
 """A full step of fine-tuning: bertie beside `transformers`, same weights, same examples a step.
 
     python benchmarks/finetune.py --model MINILM --data GLUE                # CPU, 2 threads, fp32
+    python benchmarks/finetune.py --model MINILM --data GLUE --threads 1    # counts CPU time
     python benchmarks/finetune.py --model MINILM --data GLUE --device cuda --precision bf16
 
 The examples are those of SST-2 and MRPC with their real mix of lengths, 32 a step in the order of a
 run. A step is forward, loss, backward, clip to 1.0 and torch's fused AdamW with decay on matrices
 only; dropout is the model's. `transformers` has BertForSequenceClassification with its SDPA
 attention, and batches that are padded to 128, or to the longest of the batch. Encoding and the
-making of batches are not measured, on either side. All ways take turns, in an order that rotates.
+making of batches are not measured, on either side. All ways take turns, in an order that rotates;
+see train_step.py for what is done on a machine with other work.
 """
 
 import argparse
-from collections.abc import Sequence
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -32,7 +34,15 @@ from bertie.tasks.steps import TaskLoader
 from bertie.text.tokenizer import Tokenizer
 from bertie.train.optim import BertOptimizer, OptimConfig
 from splits import take_rows
-from train_step import TrainStep, compare, make_groups, still, time_turn
+from train_step import (
+    TrainStep,
+    compare,
+    is_one_thread,
+    make_groups,
+    still,
+    time_alone,
+    time_turn,
+)
 
 SETS = ("SST-2", "MRPC")
 LENGTH, BATCH_SIZE = 128, 32
@@ -166,9 +176,10 @@ def make_ways(data: Data, options: argparse.Namespace) -> dict[str, TrainStep]:
     return dict(zip(WAYS, [*steps, make_ours(data, model, options)], strict=True))
 
 
-def measure(data: Data, options: argparse.Namespace) -> dict[str, list[float]]:
-    """Seconds of each turn of each way; turn r of all of them is of the same steps."""
+def measure(data: Data, options: argparse.Namespace) -> tuple[dict[str, list[float]], bool]:
+    """Seconds of each turn of each way, turn r of all on the same steps; were others at work?"""
     device, ways = torch.device(options.device), make_ways(data, options)
+    until = time.monotonic() + (0 if is_one_thread(device) else options.patience)
     for train_step in ways.values():
         time_turn(train_step, range(options.steps), device)  # memory, threads
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -176,8 +187,8 @@ def measure(data: Data, options: argparse.Namespace) -> dict[str, list[float]]:
         numbers = range(turn * options.steps, (turn + 1) * options.steps)
         shift = turn % len(ways)
         for name in WAYS[shift:] + WAYS[:shift]:
-            seconds[name].append(time_turn(ways[name], numbers, device))
-    return seconds
+            seconds[name].append(time_alone(ways[name], numbers, device, until))
+    return seconds, time.monotonic() > until and not is_one_thread(device)
 
 
 def summarise(seconds: dict[str, list[float]], num_steps: int) -> dict[str, Any]:
@@ -193,7 +204,8 @@ def summarise(seconds: dict[str, list[float]], num_steps: int) -> dict[str, Any]
 
 
 def show(name: str, row: dict[str, Any]) -> None:
-    print(f"{name}: {row['lengths']}")
+    disturbed = "; others used the machine: look at the best turns" if row["is_disturbed"] else ""
+    print(f"{name}: {row['lengths']}{disturbed}")
     for way, taken_ms in row["milliseconds_a_step"].items():
         print(f"  {way:36} {taken_ms:8.1f} ms a step")
     for way, ratio in row["bertie_is_times_as_fast_as"].items():
@@ -201,14 +213,11 @@ def show(name: str, row: dict[str, Any]) -> None:
         print(f"  {ratio['median']:.2f}x {way} ({half}; best turns {ratio['best_to_best']})")
 
 
-def run(names: Sequence[str], options: argparse.Namespace) -> dict[str, Any]:
-    rows = {}
-    for name in names:
-        data = read_data(name, options)
-        row = {"lengths": data.describe()} | summarise(measure(data, options), options.steps)
-        show(name, row)
-        rows[name] = row
-    return rows
+def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    data = read_data(name, options)
+    seconds, is_disturbed = measure(data, options)
+    about = {"lengths": data.describe(), "is_disturbed": is_disturbed}
+    return about | summarise(seconds, options.steps)
 
 
 def main() -> None:
@@ -220,20 +229,28 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=3, help="of a turn")
+    parser.add_argument(
+        "--patience", type=float, default=300, help="seconds to wait for a quiet CPU, for each set"
+    )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
-    result = {
-        "device": torch.cuda.get_device_name() if options.device == "cuda" else "cpu",
+    is_cpu = options.device == "cpu"
+    result: dict[str, Any] = {
+        "device": "cpu" if is_cpu else torch.cuda.get_device_name(),
         "threads": options.threads,
         "precision": options.precision,
         "sequences_a_step": BATCH_SIZE,
         "rounds": options.rounds,
         "steps_a_turn": options.steps,
-        "sets": run(SETS, options),
+        "sets": {},
     }
     about = machine.describe("torch", "transformers", "numpy")
-    print("saved", machine.save(f"finetune-{options.device}", about, result))
+    file = f"finetune-{options.device}" + f"-{options.threads}-threads" * is_cpu
+    for name in SETS:
+        result["sets"][name] = run(name, options)
+        show(name, result["sets"][name])
+        print("saved", machine.save(file, about, result), flush=True)
 
 
 if __name__ == "__main__":

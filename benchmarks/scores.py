@@ -251,7 +251,8 @@ def run_ours(job: Job, recipe: FinetuneRecipe) -> dict[str, Any]:
         "num_train": results.num_train,
         "num_dev": results.num_dev,
         "majority": results.majority,
-        "notes": [note.strip() for note in results.notes if note.startswith("  ")],  # counts
+        # Counts of what was cut or left out, without the places.
+        "notes": [n.strip().split(" (/")[0] for n in results.notes if n.startswith("  ")],
         "scores": dict(results.runs[0].scores),
         "test": next(iter(results.tests.values()), {}),
         "curve": list(results.runs[0].curve),
