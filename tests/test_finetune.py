@@ -337,6 +337,7 @@ def test_compiling_is_refused(model: Path) -> None:
         (["--set", "task.lenght=5"], "no setting task.lenght"),
         (["--set", "task.max_length=49"], "more than the 48 positions of"),
         (["--set", "tune.freeze=3"], "tune.freeze is 3, the model has 2 layers"),
+        (["--set", "task.metric=bleu"], "there are: accuracy, macro_f1, matthews, f1"),
         (["--set", "tune.seeds=0"], "tune.seeds is at least 1; found 0"),
         (["--train", "nowhere.csv"], "no file nowhere.csv"),
         (["--model", "nowhere"], "no file nowhere/config.json"),
@@ -371,6 +372,8 @@ def test_a_mended_mistake_goes_on_in_the_same_folder(
     command += ["--out", tmp_path / "o", "--set", "train.budget=1 step"]
     said = bertie(*command)
     assert said.code == 2 and f"{test}, line 3: empty text in the column 'text'" in said.err
+    said = bertie(*command, "--skip-bad", "--set", "tune.freeze=9")
+    assert said.code == 2 and "tune.freeze is 9, the model has 2 layers" in said.err
     said = bertie(*command, "--skip-bad")
     assert said.code == 0, said.err
     assert f"test 1: left out 1: empty text in the column 'text' ({test}, line 3)" in said.err

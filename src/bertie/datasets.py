@@ -58,6 +58,11 @@ def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Se
     task, notes = make_task(settings, source)
     train = task.read(files.train, skip_bad=files.skip_bad, needs_labels=True)
     task = task.settle(train)
+    if task.metric not in task.metrics:
+        raise UserError(
+            f"no score task.metric = {task.metric!r} for this task and data; there are: "
+            f"{', '.join(task.metrics)}"
+        )
     if files.dev is None:
         train, dev = hold_out(task, train, files.dev_share)
     else:

@@ -74,6 +74,8 @@ def evaluate_file(
 
 def open_task(directory: Path, sets: Sequence[str] = ()) -> AnyTask:
     """The task that a directory was fine-tuned for, settled."""
+    if not directory.is_dir():
+        raise UserError(f"no model directory at {directory}")
     card = read_card(directory)
     if card is None or not card.task:
         raise UserError(

@@ -219,7 +219,7 @@ def of_answers(task: Span, pairs: Sequence[tuple[Any, Any]]) -> Findings:
                     gold=gold or "(no answer)",
                     predicted=prediction.text or "(no answer)",
                     confidence=sureness_of(task, prediction),
-                    place=example.id,
+                    place=example.place,
                 )
             )
     thresholds = {"no_answer": task.threshold} if task.may_be_unanswerable else {}

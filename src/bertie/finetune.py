@@ -29,7 +29,7 @@ from bertie.report.results import FinetuneResults, FinetuneRun
 from bertie.train.distributed import World, open_world
 from bertie.train.log import Show
 from bertie.train.record import RECORD, begin_record, check_same, flatten, is_one_of, name_gpu
-from bertie.tuning import FinetuneRecipe, RunSpec, Tuning, run_once
+from bertie.tuning import RESULT, FinetuneRecipe, RunSpec, Tuning, run_once
 
 # The paper's grid (A.3).
 BATCH_SIZES, PEAKS, EPOCHS = (16, 32), (5e-5, 3e-5, 2e-5), (2, 3, 4)
@@ -44,6 +44,7 @@ HARMLESS = {
     "data.test",
     "tune.seeds",  # more of them: those that are done stay
     "tune.micro_tokens",
+    "train.threads",
     "train.recompute",
     "train.sharding",
     "train.device",
@@ -108,7 +109,8 @@ def begin(recipe: FinetuneRecipe, world: World, show: Show) -> Tuning:
     check_folder(out)
     sets = read_sets(recipe.task, recipe.data, source)
     settings = settings_of(recipe, source, sets)
-    if (out / RECORD).is_file():
+    has_begun = any(out.glob(f"runs/*/{RESULT}")) or any(out.glob("runs/*/checkpoints/step-*"))
+    if has_begun and (out / RECORD).is_file():
         check_same(out, read_json(out / RECORD)["settings"], settings, harmless=HARMLESS)
     world.wait()
     if world.is_first:

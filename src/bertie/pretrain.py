@@ -1,7 +1,7 @@
 """From a token store to a pre-trained model directory: wiring of loader, model, objective, loop."""
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -88,8 +88,6 @@ class PretrainRecipe:
                 f"the objective {self.objective} needs data.instances.kind = "
                 f"{' or '.join(fitting)}; found {kind}"
             )
-        if self.start is not None and self.model is not None:
-            raise UserError(f"a model that starts from {self.start} has its shape; remove [model]")
         if self.grow and self.start is None:
             raise UserError("grow goes with start, the model directory to go on from")
 
@@ -147,7 +145,7 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
             begin_record(out, settings, world, unigram_entropy=unigram)
             for note in (*notes, *preflight(plan, model, store, unigram, checkpoint)):
                 show({"note": note})
-        evaluate = HeldOut(store, plan.phases[-1].data, recipe, world)
+        held_out = [HeldOut(store, phase.data, recipe, world) for phase in plan.phases]
         trainer = Trainer(
             model,
             objective_of(recipe),
@@ -163,25 +161,29 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
             ),
             world=world,
             log=open_log(recipe, plan, model, world, with_warnings(show, unigram), checkpoint),
-            evaluate=evaluate,
+            evaluate=held_out[-1],
             resume=checkpoint,
         )
-        run_phases(trainer, plan, store, world)
-        held_out = trainer.figures or trainer.evaluate(model)[0]
+        run_phases(trainer, plan, held_out, store, world)
+        figures = trainer.figures or trainer.evaluate(model)[0]
         if world.is_first:
             publish(out)
             write_pretraining_report(out)
         return Pretrained(
             model=out / "model",
             counters=trainer.counters,
-            held_out=held_out,
+            held_out=figures,
             unigram=unigram,
-            guessing=evaluate.guess(store),
+            guessing=held_out[-1].guess(store),
         )
 
 
-def run_phases(trainer: Trainer, plan: Plan, store: Store, world: World) -> None:
-    for phase in plan.phases[trainer.counters.phase :]:
+def run_phases(
+    trainer: Trainer, plan: Plan, held_out: Sequence["HeldOut"], store: Store, world: World
+) -> None:
+    """One phase after the other; each is judged at its own length, which it has learned."""
+    for number in range(trainer.counters.phase, len(plan.phases)):
+        phase, trainer.evaluate = plan.phases[number], held_out[number]
         if trainer.progress < phase.until:
             with Loader(
                 store,
@@ -246,6 +248,8 @@ def start_from(
     directory: Path, recipe: PretrainRecipe, store: Store, generator: torch.Generator
 ) -> tuple[Bert, list[str]]:
     """A trained model to go on with; where `grow` is set, made to fit the store and the phases."""
+    if recipe.model is not None:
+        check_shape(directory, recipe.model)
     if recipe.grow:
         grown = open_grown(
             directory,
@@ -269,6 +273,17 @@ def start_from(
     return model, notes
 
 
+def check_shape(directory: Path, wanted: ModelConfig) -> None:
+    """A [model] in the recipe must not contradict the model that is started from."""
+    found = read_config(directory)
+    for name in ("num_layers", "hidden_size", "num_heads", "ffn_size", "max_positions"):
+        if getattr(found, name) != getattr(wanted, name):
+            raise UserError(
+                f"{directory} has {name} = {getattr(found, name)}, the recipe's [model] says "
+                f"{getattr(wanted, name)}; remove it there: a started model keeps its shape"
+            )
+
+
 def longest_of(recipe: PretrainRecipe) -> int:
     """Tokens of the longest sequences of all phases."""
     lengths = [phase.max_length for phase in recipe.phases]
@@ -288,6 +303,8 @@ def preflight(
         f"{manifest.num_tokens:,} tokens of text, {header.num_instances:,} instances an epoch of "
         f"{header.mean_length:.0f} tokens on average"
     )
+    if header.num_pairs:
+        yield f"{header.second_share:.1%} of the pairs are of the second kind: NotNext, or swapped"
     lengths = ", then ".join(str(phase.data.instances.max_length) for phase in plan.phases)
     yield (
         f"a step: {batch_size:,} instances, {tokens:,.0f} tokens, {flops * batch_size:.2e} "

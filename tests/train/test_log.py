@@ -170,8 +170,9 @@ LINE = {
 def test_lines_for_people() -> None:
     assert describe_with_time(LINE) == (
         "step 1,200  mlm loss 2.346  nsp loss 0.500  mlm accuracy 45.7%  nsp accuracy 75.0%  "
-        "12,345 tokens/s  3 min left"
+        "norm 1.00  12,345 tokens/s  3 min left"
     )
+    assert "norm 1.00  skipped 3  12,345" in describe_line({**LINE, "skipped": 3})
     held_out = {"step": 7, "held_out": {"mask_loss": 1.0, "mask_accuracy": 0.5}}
     assert describe_line(held_out) == "step 7  held-out: [MASK] loss 1.000  [MASK] accuracy 50.0%"
     assert describe_with_time({"warning": "x"}) == "warning: x"

@@ -132,6 +132,9 @@ def test_other_schedules_start_at_the_peak_after_the_warm_up(schedule: str, half
         {"warmup": 10_000.0},
         {"layer_decay": 0.0},
         {"layer_decay": 1.1},
+        {"eps": 0.0},
+        {"decay": -0.1},
+        {"max_norm": -2.0},
     ],
 )
 def test_wrong_settings_are_refused(wrong: dict) -> None:

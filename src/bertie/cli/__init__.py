@@ -418,7 +418,7 @@ def quickstart(
     Learns a vocabulary from docstrings, pre-trains a tiny BERT and fine-tunes it, on two CPU cores,
     offline; says what came out, and each step as the command that does it.
 
-    `bertie quickstart --out /tmp/quickstart`
+    `bertie quickstart --out my_quickstart`
     """
     from bertie.quickstart import Scale, Screen, run_quickstart
     from bertie.train.log import watch

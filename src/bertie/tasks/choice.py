@@ -80,6 +80,10 @@ class Choice:
     def num_labels(self) -> int:
         return 1
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("accuracy",)
+
     # Read.
 
     def read(

@@ -119,6 +119,14 @@ class Classify:
     def num_labels(self) -> int:
         return 1 if self.kind == "regression" else len(self.labels)
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        if self.kind == "regression":
+            return ("pearson", "spearman")
+        if self.kind == "multi-label":
+            return ("micro_f1", "macro_f1", "exact")
+        return ("accuracy", "macro_f1", "matthews", *(["f1"] if len(self.labels) == 2 else []))
+
     # Read.
 
     def read(

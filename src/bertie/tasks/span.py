@@ -91,6 +91,10 @@ class Span:
     def num_labels(self) -> int:
         return 2
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("f1", "exact", "average") if self.language == "chinese" else ("f1", "exact")
+
     # Read.
 
     def read(

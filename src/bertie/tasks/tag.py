@@ -91,6 +91,10 @@ class Tag:
     def num_labels(self) -> int:
         return len(self.labels)
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("f1", "precision", "recall", "accuracy") if self.kind == "spans" else ("accuracy",)
+
     # Read.
 
     def read(

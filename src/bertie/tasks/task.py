@@ -53,6 +53,10 @@ class Task(Protocol[E, P]):
     @property
     def max_length(self) -> int: ...
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """The scores that may decide."""
+
+    @property
     def metric(self) -> str:
         """The score that decides, one of `score`'s."""
 

@@ -166,6 +166,10 @@ def describe_line(line: Mapping[str, Any]) -> str:
         return f"step {line['step']:,}  held-out: {describe_figures(line['held_out'])}"
     means = {k: v for k, v in line.items() if k.endswith(("_loss", "_accuracy"))}
     parts = [f"step {line['step']:,}", describe_figures(means)]
+    if "norm" in line:
+        parts.append(f"norm {line['norm']:.2f}")
+    if line["skipped"]:
+        parts.append(f"skipped {line['skipped']:,}")
     parts.append(f"{line['tokens_per_s']:,} tokens/s")
     if "mfu" in line:
         parts.append(f"MFU {line['mfu']:.0%}")

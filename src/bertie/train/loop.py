@@ -320,7 +320,8 @@ class Trainer:
         raise UserError(
             f"loss or gradient was not finite in {MAX_SKIPPED_IN_A_ROW} steps in a row, the last "
             f"was {number}; its batch is in {path}. Lower optim.peak, lengthen optim.warmup, "
-            "or take precision fp32; then go on from the last checkpoint in another --out"
+            f"or take precision fp32; then begin anew, from the model of a checkpoint if you like: "
+            f"--start {self.saving.folder}/checkpoints/step-.../model --out OTHER"
         )
 
     def look(self) -> dict[str, float]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-LARGEST = {"cuda": 131_072, "cpu": 8_192}  # tokens; more gain nothing, measured in docs/log.md
+LARGEST = {"cuda": 131_072, "cpu": 8_192}  # tokens; more hardly gain
 SAFE_SHARE = {"cuda": 0.85, "cpu": 0.5}  # of the free memory; others use a CPU's, too
 SHRINK = 0.7  # what to try next where memory ran out
 

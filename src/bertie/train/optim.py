@@ -32,6 +32,11 @@ class OptimConfig:
     def __post_init__(self) -> None:
         if self.peak <= 0 or not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
             raise UserError("optim: peak must be positive, beta1 and beta2 in 0 .. 1, below 1")
+        if self.eps <= 0 or self.decay < 0 or self.max_norm < 0:
+            raise UserError(
+                "optim: eps must be positive, decay and max_norm at least 0; found "
+                f"{self.eps}, {self.decay}, {self.max_norm}"
+            )
         if not 0 < self.layer_decay <= 1:
             raise UserError(f"optim.layer_decay is above 0 and at most 1; found {self.layer_decay}")
         if not 0 <= self.warmup <= 1:
