@@ -13,7 +13,7 @@ test: check ## lint, types, tests
 test-slow: .venv/test ## the heavy equality tests over the shared corpora, minutes of CPU time
 	$(BIN)/pytest -m slow
 
-test-multi: .venv/test ## more runs over several processes, on a CPU
+test-multi: .venv/test ## the heavier runs over several processes alone; make test has them too
 	$(BIN)/pytest -m multi
 
 check: .venv/test

@@ -195,7 +195,6 @@ def test_without_a_masked_lm_nothing_is_masked(
         (("objective=nsp", "data.instances.kind=full"), "found full"),
         (("objective=lm",), "objective"),
         (("grow=true",), "grow goes with start"),
-        (("start=here",), r"remove \[model\]"),
     ],
 )
 def test_objectives_that_do_not_fit_are_refused(sets: tuple[str, ...], reason: str) -> None:

@@ -22,8 +22,9 @@ from tests.data.stores import awkward, write_store
 from tests.test_config import SHIPPED
 from tests.tuned import make_model, write_task
 
-NAMES = [name for name, kind in SHIPPED.items() if kind is PretrainRecipe]
-TUNING = [name for name, kind in SHIPPED.items() if kind is FinetuneRecipe]
+OF_QUICKSTART = ("quickstart", "quickstart-packages")  # made for one text; tested with it
+NAMES = [n for n, kind in SHIPPED.items() if kind is PretrainRecipe and n not in OF_QUICKSTART]
+TUNING = [n for n, kind in SHIPPED.items() if kind is FinetuneRecipe and n not in OF_QUICKSTART]
 VOCABULARIES = {"chinese-base": 21_128}  # the others: 30,522
 # With the heads that the recipe trains. Google's own figures: 4.4, 11.3, 29.1, 41.7, 110.1 million.
 PARAMETERS = {

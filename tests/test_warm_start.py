@@ -129,3 +129,12 @@ def test_a_started_run_that_was_stopped_is_one_that_was_not(
     again = run(store, tmp_path / "stopped", *sets, start=start)
     for name, weight in weights(whole).items():
         assert torch.equal(weights(again)[name], weight), name
+
+
+def test_a_shape_in_the_recipe_must_be_that_of_the_start(
+    store: Store, start: Path, tmp_path: Path
+) -> None:
+    same = [f"model.{size}" for size in SHAPE]
+    assert run(store, tmp_path / "again", *same, start=start).is_dir()
+    with pytest.raises(UserError, match=r"has hidden_size = 12, the recipe's \[model\] says 24"):
+        run(store, tmp_path / "wider", *same, "model.hidden_size=24", start=start)
