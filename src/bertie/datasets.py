@@ -14,10 +14,9 @@ from bertie.tasks import get_task
 from bertie.tasks.instances import Instances
 from bertie.tasks.span import Span
 from bertie.tasks.tag import Tag
-from bertie.tasks.task import Dataset, Task
+from bertie.tasks.task import AnyTask, Dataset
 from bertie.text.tokenizer import Tokenizer
 
-AnyTask = Task[Any, Any]
 MOST_LABELS = 20  # to be shown
 
 

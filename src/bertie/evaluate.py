@@ -19,11 +19,9 @@ from bertie.tasks.glue import submission_name, write_submission
 from bertie.tasks.instances import Instances
 from bertie.tasks.span import SpanPrediction
 from bertie.tasks.steps import predict
-from bertie.tasks.task import Dataset, Task
+from bertie.tasks.task import AnyTask, Dataset
 from bertie.text.files import write_text
 from bertie.text.tokenizer import Tokenizer
-
-AnyTask = Task[Any, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,9 +16,8 @@ from typing import Any
 
 import torch
 
-from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.json_files import read_json
-from bertie.checkpoint.model_dir import open_model
+from bertie.checkpoint.model_dir import copy_model, open_model
 from bertie.checkpoint.state import hash_file
 from bertie.datasets import Sets, read_sets
 from bertie.errors import UserError
@@ -204,8 +203,7 @@ def publish(source: Path, model: Path) -> None:
             f"{source} was removed when another run was better; to train it again, remove "
             f"{source.parent}"
         )
-    with draft_of(model) as draft:
-        shutil.copytree(source, draft, dirs_exist_ok=True)
+    copy_model(source, model)
 
 
 def new_name(wished: str, taken: set[str]) -> str:

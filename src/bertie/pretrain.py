@@ -1,6 +1,5 @@
 """From a token store to a pre-trained model directory: wiring of loader, model, objective, loop."""
 
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -9,9 +8,8 @@ from typing import Any, Literal, cast
 import torch
 from torch import nn
 
-from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.grow import open_grown
-from bertie.checkpoint.model_dir import open_model, read_config
+from bertie.checkpoint.model_dir import copy_model, open_model, read_config
 from bertie.checkpoint.state import (
     Checkpoint,
     Counters,
@@ -202,8 +200,7 @@ def publish(out: Path) -> None:
     """The newest checkpoint's model becomes the model of the run."""
     checkpoint = find_checkpoint(out)
     assert checkpoint is not None
-    with draft_of(out / "model") as draft:
-        shutil.copytree(checkpoint.model, draft, dirs_exist_ok=True)
+    copy_model(checkpoint.model, out / "model")
 
 
 # --- what a run begins with ---

@@ -19,7 +19,7 @@ from bertie.checkpoint.state import (
     list_checkpoints,
     remove_drafts,
 )
-from bertie.datasets import AnyTask, DataFiles, Sets
+from bertie.datasets import DataFiles, Sets
 from bertie.errors import UserError
 from bertie.evaluate import predict_all
 from bertie.model.bert import Bert, initialise
@@ -27,6 +27,7 @@ from bertie.model.config import train_memory
 from bertie.report.results import FinetuneRun
 from bertie.tasks import describe
 from bertie.tasks.steps import TaskLoader
+from bertie.tasks.task import AnyTask
 from bertie.train.budget import Budget
 from bertie.train.distributed import World
 from bertie.train.hardware import find_free_bytes

@@ -8,7 +8,7 @@ from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.model_dir import save_model
 from bertie.model.bert import Bert
 from bertie.model.config import ModelConfig
-from bertie.tasks import AnyTask, describe
+from bertie.tasks import KnownTask, describe
 from bertie.text.count import count_words
 from bertie.text.files import TokenizerConfig, write_tokenizer
 from bertie.text.learn import LearnConfig, learn
@@ -53,7 +53,7 @@ def make_directory(
     return folder / "model"
 
 
-def make_tuned(folder: Path, task: AnyTask, **options: int) -> Path:
+def make_tuned(folder: Path, task: KnownTask, **options: int) -> Path:
     """The directory of a model that was fine-tuned for a settled task, so to say."""
     card = TaskCard(**describe(task))
     return make_directory(folder, (task.head,), num_labels=task.num_labels, card=card, **options)

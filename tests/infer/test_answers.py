@@ -22,7 +22,7 @@ from bertie.infer import batches, verb
 from bertie.infer.answers import CutOff, to_json
 from bertie.infer.engine import Engine
 from bertie.infer.examples import make_choice, make_pair, make_question, make_tagged, make_text
-from bertie.tasks import AnyTask
+from bertie.tasks import KnownTask
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
 from bertie.tasks.span import Span
@@ -40,7 +40,7 @@ CHOICES = [(text, ["Paris", "the capital of France", ""]) for text in TEXTS] + [
 ]
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 
-CASES: dict[str, tuple[AnyTask, str, Sequence[object]]] = {
+CASES: dict[str, tuple[KnownTask, str, Sequence[object]]] = {
     "classes": (Classify(kind="classes", labels=("a", "b", "c"), max_length=20), "classify", TEXTS),
     "labels": (
         Classify(kind="multi-label", labels=("x", "y"), thresholds={"x": 0.7}, max_length=24),

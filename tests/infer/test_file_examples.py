@@ -8,7 +8,7 @@ import pytest
 
 from bertie.errors import UserError
 from bertie.infer.file_examples import read_column, read_examples
-from bertie.tasks import AnyTask
+from bertie.tasks import KnownTask
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
 from bertie.tasks.span import Span
@@ -18,7 +18,7 @@ from tests.tasks.toys import TOKENIZER
 
 CLASSES = Classify(kind="classes", labels=("0", "1"))
 TAGS = Tag(kind="spans", labels=("O", "B-X", "I-X"), level="word")
-FILES: dict[str, tuple[AnyTask, str, list[dict]]] = {
+FILES: dict[str, tuple[KnownTask, str, list[dict]]] = {
     "texts": (CLASSES, "a.csv", [{"sentence": "a", "label": 1}, {"sentence": "b", "label": 0}]),
     "named": (
         replace(CLASSES, columns={"first": "body", "label": "stars"}),
@@ -100,7 +100,7 @@ def test_lines_of_text_need_no_column(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_the_task_is_said(
-    task: AnyTask, name: str, text: str, message: str, tmp_path: Path
+    task: KnownTask, name: str, text: str, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=message):

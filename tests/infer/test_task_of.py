@@ -5,7 +5,7 @@ import pytest
 from bertie.checkpoint.card import TaskCard
 from bertie.errors import UserError
 from bertie.infer.task_of import change, find_task, reads_pairs
-from bertie.tasks import AnyTask, describe
+from bertie.tasks import KnownTask, describe
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
 from bertie.tasks.span import Span
@@ -20,7 +20,7 @@ TASKS = [
 
 
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
-def test_a_settled_task_comes_back(task: AnyTask) -> None:
+def test_a_settled_task_comes_back(task: KnownTask) -> None:
     assert find_task(TaskCard(**describe(task)), 512) == task
     assert change(task, []) == task
 

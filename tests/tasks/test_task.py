@@ -8,7 +8,7 @@ import pytest
 from bertie.checkpoint.card import TaskCard, read_card, write_card
 from bertie.config import build
 from bertie.errors import UserError
-from bertie.tasks import TASKS, AnyTask, describe, get_task
+from bertie.tasks import TASKS, KnownTask, describe, get_task
 from bertie.tasks.choice import Choice, ChoiceExample
 from bertie.tasks.classify import Classify, TextExample
 from bertie.tasks.questions import Answer, SpanExample
@@ -19,7 +19,7 @@ from bertie.tasks.tag import Tag
 from tests.tasks.toys import TOKENIZER, tiny_model
 
 TEXT = "the cat is running 中国 q 🙂 don't " * 4
-SETTLED: list[tuple[AnyTask, list[object]]] = [
+SETTLED: list[tuple[KnownTask, list[object]]] = [
     (
         Classify(
             kind="multi-label",
@@ -61,7 +61,7 @@ IDS = ["classify", "tag", "span", "choice"]
 
 @pytest.mark.parametrize(("task", "examples"), SETTLED, ids=IDS)
 def test_a_settled_task_survives_the_model_directory(
-    tmp_path: Path, task: AnyTask, examples: list[object]
+    tmp_path: Path, task: KnownTask, examples: list[object]
 ) -> None:
     write_card(tmp_path, TaskCard(**describe(task)))
     back = read_card(tmp_path)
@@ -71,7 +71,7 @@ def test_a_settled_task_survives_the_model_directory(
 
 @pytest.mark.parametrize(("task", "examples"), SETTLED, ids=IDS)
 def test_order_neighbours_and_batch_size_move_no_logit(
-    task: AnyTask, examples: list[object]
+    task: KnownTask, examples: list[object]
 ) -> None:
     model = tiny_model(task.head, task.num_labels)
     instances = task.encode(examples, TOKENIZER)  # type: ignore[arg-type]
@@ -89,7 +89,7 @@ def test_order_neighbours_and_batch_size_move_no_logit(
 
 
 @pytest.mark.parametrize(("task", "examples"), SETTLED, ids=IDS)
-def test_without_labels_there_are_predictions(task: AnyTask, examples: list[object]) -> None:
+def test_without_labels_there_are_predictions(task: KnownTask, examples: list[object]) -> None:
     instances = task.encode(examples, TOKENIZER)  # type: ignore[arg-type]
     outputs = predict(tiny_model(task.head, task.num_labels), instances)
     assert len(task.decode(examples, instances, outputs)) == len(examples)  # type: ignore[arg-type]

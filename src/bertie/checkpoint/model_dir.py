@@ -184,6 +184,12 @@ def save_model(
             shutil.copymode(draft / CONFIG, path)
 
 
+def copy_model(source: Path, directory: Path) -> None:
+    """A model directory in another place, whole or not at all; an older one there is replaced."""
+    with draft_of(directory) as draft:
+        shutil.copytree(source, draft, dirs_exist_ok=True)
+
+
 def check_replaceable(directory: Path) -> None:
     """A directory is written over only if all in it was written by us."""
     if not directory.is_dir():

@@ -50,7 +50,7 @@ from bertie.infer.score import Scorable, Scored, read_scorable, score_all, score
 from bertie.infer.task_of import find_task, reads_pairs
 from bertie.infer.verb import Verb, check_pair, check_text, is_pair, pair_up, text_size
 from bertie.model.bert import Bert
-from bertie.tasks import AnyTask
+from bertie.tasks import KnownTask
 from bertie.tasks.choice import Choice, ChoiceExample
 from bertie.tasks.classify import Classify, TextExample
 from bertie.tasks.questions import SpanExample
@@ -372,7 +372,7 @@ class Engine:
 
     # Examples of the model's own task, as its files hold them.
 
-    def for_task(self, task: AnyTask) -> Verb[Example, Answer]:
+    def for_task(self, task: KnownTask) -> Verb[Example, Answer]:
         """How examples of the task are answered, which is the model's own or one much like it."""
         answer = partial(ANSWERS[type(task)], task, self.model, self.tokenizer)
         return Verb(

@@ -7,7 +7,7 @@ from bertie.errors import UserError
 from bertie.infer.examples import Example, make_tagged
 from bertie.infer.rows import Stream, open_rows
 from bertie.infer.task_of import reads_pairs
-from bertie.tasks import AnyTask, choice, classify, questions, sentences
+from bertie.tasks import KnownTask, choice, classify, questions, sentences
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
 from bertie.tasks.glue import find_columns, find_set
@@ -28,7 +28,7 @@ Read = Callable[[Row, str], Example | None]  # a row and its number; none where 
 
 def read_examples(
     path: Path,
-    task: AnyTask,
+    task: KnownTask,
     tokenizer: Tokenizer,
     rejects: Rejects,
     *,
@@ -45,7 +45,7 @@ def read_examples(
             yield example
 
 
-def choose_reader(task: AnyTask, stream: Stream, tokenizer: Tokenizer, rejects: Rejects) -> Read:
+def choose_reader(task: KnownTask, stream: Stream, tokenizer: Tokenizer, rejects: Rejects) -> Read:
     if isinstance(task, Classify):
         return read_texts(task, stream, rejects)
     if isinstance(task, Tag):

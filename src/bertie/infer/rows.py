@@ -24,6 +24,7 @@ from bertie.tasks.tables import (
     RAGGED,
     Row,
     Table,
+    find_names,
     is_quoted,
     kind_of,
     parse_line,
@@ -136,12 +137,8 @@ def open_delimited(
     is_literal = delimiter == "\t" and not is_quoted("\n".join(line for _, line in beginning))
     first = next((line for _, line in beginning if line.strip()), "")
     parsed = [] if is_literal else parse_row([first], delimiter)
-    names = [name.strip() for name in parsed or first.split(delimiter)]
-    has_header = delimiter == "," or bool({name.casefold() for name in names} & set(known))
-    if not has_header:
-        names = [str(number) for number in range(len(names))]
-    if len(set(names)) != len(names):
-        raise UserError(f"{path} has two columns of one name: {', '.join(names)}; rename one")
+    cells = parsed or first.split(delimiter)
+    names, has_header = find_names(path, cells, delimiter, known)
     every = chain(beginning, lines)
     split = (
         split_literally(every, delimiter) if is_literal else read_rows(every, delimiter, len(names))

@@ -13,7 +13,7 @@ from bertie.checkpoint.card import TaskCard
 from bertie.config import assign, build
 from bertie.errors import UserError
 from bertie.metrics.spans import guess_scheme
-from bertie.tasks import AnyTask, get_task, name_of
+from bertie.tasks import KnownTask, get_task, name_of
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
 from bertie.tasks.glue import GLUE
@@ -24,7 +24,7 @@ QUESTION_WINDOW = 384
 Scheme = Literal["IOB2", "BIOES", "BMES", "BILOU"]
 
 
-def find_task(card: TaskCard | None, max_length: int) -> AnyTask | None:
+def find_task(card: TaskCard | None, max_length: int) -> KnownTask | None:
     """The settled task; none where the model has no head for one."""
     if card is None:
         return None
@@ -68,7 +68,7 @@ def guess_choice(card: TaskCard, max_length: int) -> Choice:
     return Choice(max_length=max_length)
 
 
-GUESSES: dict[str, Callable[[TaskCard, int], AnyTask]] = {
+GUESSES: dict[str, Callable[[TaskCard, int], KnownTask]] = {
     "sequence": guess_classify,
     "token": guess_tag,
     "span": guess_span,
@@ -76,7 +76,7 @@ GUESSES: dict[str, Callable[[TaskCard, int], AnyTask]] = {
 }
 
 
-def change(task: AnyTask, sets: Sequence[str]) -> AnyTask:
+def change(task: KnownTask, sets: Sequence[str]) -> KnownTask:
     """The task with some settings changed: `task.columns.first=review`."""
     values = {"task": asdict(task)}
     for assignment in sets:

@@ -10,7 +10,7 @@ from bertie.tasks.span import Span
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import Task
 
-AnyTask = Classify | Tag | Span | Choice
+KnownTask = Classify | Tag | Span | Choice
 
 TASKS: dict[str, type[Classify] | type[Tag] | type[Span] | type[Choice]] = {
     "classify": Classify,

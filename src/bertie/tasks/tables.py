@@ -6,7 +6,7 @@ the file belongs to a field that is quoted as CSV does it.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -86,6 +86,22 @@ def read_table(
     return read_delimited(path, rejects, known=known, literal=literal)
 
 
+def find_names(
+    path: Path, cells: Sequence[str], delimiter: str, known: Collection[str]
+) -> tuple[list[str], bool]:
+    """The names of the columns, by the cells of the first line; whether that line is a header.
+
+    Commas have one; tabs have one if a name in it is known. Without it, columns have numbers.
+    """
+    names = [cell.strip() for cell in cells]
+    has_header = delimiter == "," or bool({name.casefold() for name in names} & set(known))
+    if not has_header:
+        names = [str(number) for number in range(len(names))]
+    if len(set(names)) != len(names):
+        raise UserError(f"{path} has two columns of one name: {', '.join(names)}; rename one")
+    return names, has_header
+
+
 def read_delimited(
     path: Path, rejects: Rejects, *, known: Collection[str], literal: bool | None
 ) -> Table:
@@ -96,12 +112,8 @@ def read_delimited(
     lines = list(enumerate(text.split("\n"), 1))
     first = next((line for _, line in lines if line.strip()), "")
     parsed = [] if is_literal else parse_row([first], delimiter)
-    names = [name.strip() for name in parsed or first.split(delimiter)]
-    has_header = delimiter == "," or bool({name.casefold() for name in names} & set(known))
-    if not has_header:
-        names = [str(number) for number in range(len(names))]
-    if len(set(names)) != len(names):
-        raise UserError(f"{path} has two columns of one name: {', '.join(names)}; rename one")
+    cells = parsed or first.split(delimiter)
+    names, has_header = find_names(path, cells, delimiter, known)
     split = split_literally(lines, delimiter)
     rows = []
     for number, row in split if is_literal else read_rows(iter(lines), delimiter, len(names)):

@@ -79,6 +79,9 @@ class Task(Protocol[E, P]):
     def score(self, examples: Sequence[E], predictions: Sequence[P]) -> dict[str, float]: ...
 
 
+AnyTask = Task[Any, Any]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rejects:
     """What becomes of a row that cannot be used: an error, or if so wished a count."""
