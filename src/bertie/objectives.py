@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bertie.kernels import can_use
+
 IGNORED = -100  # a label that counts nowhere: the tail of a batch of fixed shape
 
 
@@ -105,11 +107,19 @@ ALIGNED = 16  # numbers; a product whose rows start anywhere takes half as long 
 
 
 def linear_cross_entropy(rows: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> Term:
-    """`cross_entropy` of F.linear(rows, weight, bias), on a CPU without storing all the logits.
+    """`cross_entropy` of F.linear(rows, weight, bias), without storing all the logits (on a GPU:
+    in half precision, and not compiled).
 
     (M, D), (V, D), (V,), (M,)
     """
-    if rows.device.type != "cpu" or torch.compiler.is_compiling():
+    is_compiling = torch.compiler.is_compiling()
+    if can_use(rows) and torch.is_autocast_enabled("cuda") and not is_compiling:
+        from bertie.kernels.cross_entropy import score_linear
+
+        rows = rows.to(torch.get_autocast_dtype("cuda"))
+        total, num_right = score_linear(rows, weight, bias, labels, IGNORED)
+        return Term(total, num_right, (labels != IGNORED).sum())
+    if rows.device.type != "cpu" or is_compiling:
         return cross_entropy(F.linear(rows, weight, bias), labels)
     is_target = labels != IGNORED
     if not is_target.all():

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertie.kernels import can_encode, stream_dtype
 from bertie.model.attention import attend
 from bertie.model.config import ModelConfig
 from bertie.model.dropout import Dropout, add_dropped
@@ -50,7 +51,7 @@ class Embeddings(nn.Module):
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor) -> Tensor:  # 3 (T,)
         summed = self.token(ids) + self.segment(segments) + self.position(positions)  # (T, D)
         dropped: Tensor = self.dropout(self.norm(summed))
-        return dropped
+        return dropped.to(stream_dtype(dropped))
 
 
 class SelfAttention(nn.Module):
@@ -96,10 +97,42 @@ class Layer(nn.Module):
         self.dropout = config.dropout
 
     def forward(self, x: Tensor, bounds: Tensor, longest: int) -> Tensor:  # (T, D) -> (T, D)
+        if can_encode(x, self.attention.num_heads):
+            return self.forward_in_kernels(x, bounds, longest)
         dropout = self.dropout if self.training else 0.0
         x = self.attention_norm(add_dropped(x, self.attention(x, bounds, longest), dropout))
         y: Tensor = self.ffn_norm(add_dropped(x, self.ffn(x), dropout))
         return y
+
+    def forward_in_kernels(self, x: Tensor, bounds: Tensor, longest: int) -> Tensor:
+        """The same on a GPU in half precision, see bertie.kernels.layer. (T, D) -> (T, D)"""
+        from bertie.kernels.layer import LayerSettings, LayerWeights, encode_layer
+
+        attention, norm, ffn = self.attention, self.attention_norm, self.ffn
+        weights = LayerWeights(
+            qkv=attention.qkv.weight,
+            qkv_bias=attention.qkv.bias,
+            out=attention.out.weight,
+            out_bias=attention.out.bias,
+            attention_norm=norm.weight,
+            attention_norm_bias=norm.bias,
+            up=ffn.up.weight,
+            up_bias=ffn.up.bias,
+            down=ffn.down.weight,
+            down_bias=ffn.down.bias,
+            ffn_norm=self.ffn_norm.weight,
+            ffn_norm_bias=self.ffn_norm.bias,
+        )
+        settings = LayerSettings(
+            num_heads=attention.num_heads,
+            dropout=self.dropout if self.training else 0.0,
+            attention_dropout=attention.dropout if self.training else 0.0,
+            eps=norm.eps,
+            is_tanh=ffn.gelu.approximate == "tanh",
+            longest=longest,
+        )
+        seeds = torch.randint(2**31 - 1, (3,), device=x.device)
+        return encode_layer(x, bounds, seeds, weights, settings)
 
 
 class Pooler(nn.Module):

@@ -1,0 +1,220 @@
+"""norm(residual + drop(y + bias)): what ends each half of a layer, in one pass over memory."""
+
+# T tokens   D hidden size   P programs
+
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from bertie.kernels.chance import LEVELS, count_dropped, find_kept, find_kept_plain, mix, mix_plain
+
+ROW_ELEMENTS = 1024  # of a program at a time
+MAX_PROGRAMS = 132 * 12  # of the backward kernel, each with sums of its own
+
+
+@triton.jit
+def norm_forward(
+    residual,
+    y,
+    bias,
+    weight,
+    shift,
+    seed,
+    out,
+    summed,
+    statistics,
+    num_rows,
+    eps,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    NUM_DROPPED: tl.constexpr,
+    SCALE: tl.constexpr,
+    IS_KEPT: tl.constexpr,
+):
+    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]  # (ROWS, 1)
+    columns = tl.arange(0, WIDTH)[None, :]  # (1, WIDTH)
+    is_inside = (rows < num_rows) & (columns < SIZE)
+    places = rows.to(tl.int64) * SIZE + columns
+    is_column = columns < SIZE
+    z = tl.load(y + places, mask=is_inside, other=0.0).to(tl.float32)
+    z += tl.load(bias + columns, mask=is_column, other=0.0).to(tl.float32)
+    if NUM_DROPPED > 0:
+        is_kept = find_kept(mix(tl.load(seed).to(tl.uint32)), rows, columns, NUM_DROPPED)
+        z = tl.where(is_kept, z * SCALE, 0.0)
+    z += tl.load(residual + places, mask=is_inside, other=0.0).to(tl.float32)
+    z = tl.where(is_column, z, 0.0)
+    center = tl.sum(z, 1, keep_dims=True) / SIZE  # (ROWS, 1)
+    off = tl.where(is_column, z - center, 0.0)
+    inverse = tl.rsqrt(tl.sum(off * off, 1, keep_dims=True) / SIZE + eps)
+    normed = off * inverse * tl.load(weight + columns, mask=is_column, other=0.0)
+    normed += tl.load(shift + columns, mask=is_column, other=0.0)
+    tl.store(out + places, normed.to(out.dtype.element_ty), mask=is_inside)
+    if IS_KEPT:
+        tl.store(summed + places, z.to(summed.dtype.element_ty), mask=is_inside)
+        tl.store(statistics + rows, center, mask=rows < num_rows)
+        tl.store(statistics + num_rows + rows, inverse, mask=rows < num_rows)
+
+
+@triton.jit
+def norm_backward(
+    gradient,
+    summed,
+    statistics,
+    weight,
+    seed,
+    d_residual,
+    d_y,
+    sums,
+    num_rows,
+    SIZE: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    NUM_DROPPED: tl.constexpr,
+    SCALE: tl.constexpr,
+):
+    """`sums` (P, 3, SIZE): each program's part of the gradients of weight, shift and bias."""
+    columns = tl.arange(0, WIDTH)[None, :]
+    is_column = columns < SIZE
+    scales = tl.load(weight + columns, mask=is_column, other=0.0)
+    d_weight = tl.zeros((ROWS, WIDTH), tl.float32)
+    d_shift = tl.zeros((ROWS, WIDTH), tl.float32)
+    d_bias = tl.zeros((ROWS, WIDTH), tl.float32)
+    stride = tl.num_programs(0) * ROWS
+    for first in range(tl.program_id(0) * ROWS, num_rows, stride):
+        rows = (first + tl.arange(0, ROWS))[:, None]
+        is_inside = (rows < num_rows) & is_column
+        places = rows.to(tl.int64) * SIZE + columns
+        g = tl.load(gradient + places, mask=is_inside, other=0.0).to(tl.float32)
+        z = tl.load(summed + places, mask=is_inside, other=0.0).to(tl.float32)
+        center = tl.load(statistics + rows, mask=rows < num_rows, other=0.0)
+        inverse = tl.load(statistics + num_rows + rows, mask=rows < num_rows, other=0.0)
+        x = tl.where(is_inside, (z - center) * inverse, 0.0)
+        d_weight += g * x
+        d_shift += g
+        g *= scales
+        along = tl.sum(g * x, 1, keep_dims=True) / SIZE
+        level = tl.sum(g, 1, keep_dims=True) / SIZE
+        d = (g - level - x * along) * inverse
+        tl.store(d_residual + places, d.to(d_residual.dtype.element_ty), mask=is_inside)
+        if NUM_DROPPED > 0:
+            is_kept = find_kept(mix(tl.load(seed).to(tl.uint32)), rows, columns, NUM_DROPPED)
+            d = tl.where(is_kept, d * SCALE, 0.0)
+            tl.store(d_y + places, d.to(d_y.dtype.element_ty), mask=is_inside)
+        d_bias += tl.where(is_inside, d, 0.0)
+    mine = sums + tl.program_id(0) * 3 * SIZE + columns
+    tl.store(mine, tl.sum(d_weight, 0, keep_dims=True), mask=is_column)
+    tl.store(mine + SIZE, tl.sum(d_shift, 0, keep_dims=True), mask=is_column)
+    tl.store(mine + 2 * SIZE, tl.sum(d_bias, 0, keep_dims=True), mask=is_column)
+
+
+def shape_of(size: int) -> dict[str, int]:
+    """How a program lies over rows of this size."""
+    width = triton.next_power_of_2(size)
+    return {"SIZE": size, "WIDTH": width, "ROWS": max(1, ROW_ELEMENTS // width)}
+
+
+def chance_of(dropout: float) -> dict[str, float]:
+    """The settings of a kernel's dropout."""
+    num_dropped = count_dropped(dropout)
+    return {"NUM_DROPPED": num_dropped, "SCALE": LEVELS / (LEVELS - num_dropped)}
+
+
+def add_norm_forward(
+    residual: Tensor,
+    y: Tensor,
+    bias: Tensor,
+    weight: Tensor,
+    shift: Tensor,
+    seed: Tensor,
+    dropout: float,
+    eps: float,
+    *,
+    is_kept: bool,
+) -> tuple[Tensor, Tensor, Tensor]:  # (T, D), (T, D), 3 (D,) -> (T, D), (T, D), (2, T)
+    """The normed rows; for the backward pass, the sums and their means and 1 / deviations."""
+    num_rows, size = y.shape
+    out = torch.empty_like(y)
+    summed = torch.empty_like(y) if is_kept else y
+    statistics = torch.empty(2, num_rows, dtype=torch.float32, device=y.device)
+    shape = shape_of(size)
+    norm_forward[(triton.cdiv(num_rows, shape["ROWS"]),)](
+        residual,
+        y,
+        bias,
+        weight,
+        shift,
+        seed,
+        out,
+        summed,
+        statistics,
+        num_rows,
+        eps,
+        **shape,
+        **chance_of(dropout),
+        IS_KEPT=is_kept,
+        num_warps=1,
+    )
+    return out, summed, statistics
+
+
+def add_norm_backward(
+    gradient: Tensor,
+    summed: Tensor,
+    statistics: Tensor,
+    weight: Tensor,
+    seed: Tensor,
+    dropout: float,
+) -> tuple[Tensor, Tensor, Tensor]:  # (T, D), (T, D), (2, T), (D,) -> 2 (T, D), (3, D)
+    """Gradients of residual and y; and of weight, shift and bias, one row each."""
+    num_rows, size = gradient.shape
+    shape = shape_of(size)
+    num_programs = min(triton.cdiv(num_rows, shape["ROWS"]), MAX_PROGRAMS)
+    d_residual = torch.empty_like(gradient)
+    chance = chance_of(dropout)
+    d_y = torch.empty_like(gradient) if chance["NUM_DROPPED"] else d_residual
+    sums = torch.empty(num_programs, 3, size, dtype=torch.float32, device=gradient.device)
+    norm_backward[(num_programs,)](
+        gradient,
+        summed,
+        statistics,
+        weight,
+        seed,
+        d_residual,
+        d_y,
+        sums,
+        num_rows,
+        **shape,
+        **chance,
+        num_warps=1,
+    )
+    return d_residual, d_y, add_rows(sums)
+
+
+def add_rows(sums: Tensor) -> Tensor:  # (P, ...) -> (...)
+    """Of many short parts of a sum; as a product it takes a third of the time of torch's sum."""
+    ones = sums.new_ones(1, len(sums))
+    return (ones @ sums.flatten(1)).view(sums.shape[1:])
+
+
+def add_norm_plain(
+    residual: Tensor,
+    y: Tensor,
+    bias: Tensor,
+    weight: Tensor,
+    shift: Tensor,
+    seed: Tensor,
+    dropout: float,
+    eps: float,
+) -> Tensor:
+    """The twin, with torch's own operations and the same chance."""
+    y = y + bias
+    num_dropped = count_dropped(dropout)
+    if num_dropped:
+        rows = torch.arange(y.shape[0], device=y.device).unsqueeze(1)
+        columns = torch.arange(y.shape[1], device=y.device).unsqueeze(0)
+        is_kept = find_kept_plain(mix_plain(seed), rows, columns, num_dropped)
+        y = torch.where(is_kept, y * (LEVELS / (LEVELS - num_dropped)), 0.0)
+    return F.layer_norm(residual + y, weight.shape, weight, shift, eps)

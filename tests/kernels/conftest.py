@@ -1,0 +1,50 @@
+"""Kernels on a GPU if there is one, else in Triton's interpreter, which is plain NumPy.
+
+The interpreter cannot multiply matrices of bfloat16: float16 stands for both there.
+"""
+
+import os
+
+import pytest
+import torch
+
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU:
+    os.environ["TRITON_INTERPRET"] = "1"
+
+pytest.importorskip("triton", reason="needs Triton (pip install triton; Linux only)")
+
+from triton.runtime import interpreter  # noqa: E402
+
+
+def mend_interpreter() -> None:
+    """NumPy 2.4 makes no number of an array of one element, which Triton 3.6 counts on."""
+    original = interpreter._patch_lang_tensor
+
+    def patch(tensor, scope):
+        original(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch
+
+
+mend_interpreter()
+
+
+@pytest.fixture(params=["float32", "float16", "bfloat16"])
+def dtype(request):
+    if request.param == "bfloat16" and not HAS_GPU:
+        pytest.skip("needs a GPU: Triton's interpreter has no products of bfloat16")
+    return getattr(torch, request.param)
+
+
+@pytest.fixture
+def device():
+    return torch.device("cuda" if HAS_GPU else "cpu")
+
+
+def pytest_collection_modifyitems(items):
+    """Infinities are meant, and NumPy warns of them where a GPU does not."""
+    for item in items:
+        if "kernels" in item.path.parts:
+            item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))

@@ -1,0 +1,102 @@
+"""Attention over sequences of every length against the twin in float64."""
+
+import pytest
+import torch
+
+from bertie.kernels.attention import (
+    attend_kernel_backward,
+    attend_kernel_forward,
+    attend_plain,
+)
+from bertie.model.attention import attend_runs
+from tests.kernels.closeness import check_close, error_of
+
+LENGTHS = [
+    [1],
+    [17, 1, 0, 5],
+    [128],
+    [127, 64, 2],
+    [129, 3, 0],
+    [300, 17],
+]
+LONG = [[511, 512, 1], [2] * 3000]
+
+
+def make(lengths, heads, size, dtype):
+    generator = torch.Generator().manual_seed(len(lengths))
+    bounds = torch.tensor([0, *lengths]).cumsum(0)
+    qkv = torch.randn(sum(lengths), 3, heads, size, generator=generator).to(dtype)
+    gradient = torch.randn(sum(lengths), heads, size, generator=generator).to(dtype)
+    return qkv, bounds, gradient
+
+
+def compare(lengths, heads, size, dropout, dtype, device):
+    qkv, bounds, gradient = make(lengths, heads, size, dtype)
+    seed = torch.tensor([12345])
+    inputs = qkv.double().requires_grad_()
+    wanted = attend_plain(inputs, bounds, seed, dropout)
+    wanted.backward(gradient.double())
+    moved = [part.to(device) for part in (qkv, bounds, seed, gradient)]
+    longest = max(lengths)
+    out, log_sums = attend_kernel_forward(moved[0], moved[1], longest, moved[2], dropout)
+    d_qkv, sums = attend_kernel_backward(
+        moved[3], moved[0], moved[1], longest, moved[2], out, log_sums, dropout
+    )
+    added = inputs.grad.sum(0)
+    check_close([out, d_qkv, sums[[0, 2]]], [wanted, inputs.grad, added[[0, 2]]], dtype)
+    # That of the keys is 0 but for rounding.
+    assert float(sums[1].abs().max()) == 0
+    assert float(added[1].abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_every_length_is_the_twins(lengths, dropout, dtype, device):
+    compare(lengths, 2, 32, dropout, dtype, device)
+
+
+@pytest.mark.parametrize("size", [16, 64, 128])
+def test_every_head_size_is_the_twins(size, device):
+    for lengths in ([30, 128], [140]):
+        compare(lengths, 1, size, 0.1, torch.float16, device)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: takes minutes on a CPU")
+@pytest.mark.parametrize("size", [32, 64, 128])
+@pytest.mark.parametrize("lengths", LONG, ids=lambda lengths: str(lengths[:3]))
+def test_long_and_many_are_the_twins(lengths, size, device):
+    compare(lengths, 3, size, 0.1, torch.bfloat16, device)
+
+
+def test_the_twin_is_what_a_cpu_computes():
+    qkv, bounds, _ = make([5, 17, 30], 2, 16, torch.float64)
+    plain = attend_plain(qkv, bounds, torch.tensor([0]), 0.0)
+    torch.testing.assert_close(plain, attend_runs(qkv, bounds, 30, 0.0))
+
+
+def test_neighbours_order_and_the_given_longest_change_nothing(device):
+    qkv, bounds, _ = make([17, 40, 9], 2, 32, torch.float16)
+    seed = torch.tensor([1], device=device)
+    whole, _ = attend_kernel_forward(qkv.to(device), bounds.to(device), 128, seed, 0.0)
+    for start, end in zip(bounds.tolist(), bounds.tolist()[1:], strict=False):
+        alone, _ = attend_kernel_forward(
+            qkv[start:end].to(device),
+            torch.tensor([0, end - start], device=device),
+            end - start,
+            seed,
+            0.0,
+        )
+        assert error_of(whole[start:end], alone) < 1e-3
+
+
+def test_dropout_keeps_the_mean(device):
+    """With all scores equal and all values 1, a token's mix is the share of what it kept."""
+    length = 128
+    qkv = torch.zeros(length, 3, 2, 32, dtype=torch.float16, device=device)
+    qkv[:, 2] = 1
+    bounds = torch.tensor([0, length], device=device)
+    seed = torch.tensor([3], device=device)
+    out, _ = attend_kernel_forward(qkv, bounds, length, seed, 0.1)
+    shares = out[:, :, 0].float()
+    assert abs(float(shares.mean()) - 1) < 0.01
+    assert 0.01 < float(shares.std()) < 0.06

@@ -1,0 +1,33 @@
+"""gelu(x + bias) and its gradients against torch's in float64."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
+from tests.kernels.closeness import check_close
+
+
+@pytest.mark.parametrize("is_tanh", [False, True])
+@pytest.mark.parametrize("num_rows, size", [(1, 64), (17, 300), (130, 128)])
+def test_forward_and_backward_are_torchs(num_rows, size, is_tanh, dtype, device):
+    generator = torch.Generator().manual_seed(num_rows)
+    x, gradient = (3 * torch.randn(2, num_rows, size, generator=generator)).to(dtype)
+    bias = torch.randn(size, generator=generator)
+    inputs = [part.double().requires_grad_() for part in (x, bias)]
+    wanted = F.gelu(inputs[0] + inputs[1], approximate="tanh" if is_tanh else "none")
+    wanted.backward(gradient.double())
+    moved = [part.to(device) for part in (x, bias)]
+    out = bias_gelu_forward(*moved, is_tanh)
+    d_x, d_bias = bias_gelu_backward(gradient.to(device), *moved, is_tanh)
+    check_close([out, d_x, d_bias], [wanted, *(part.grad for part in inputs)], dtype)
+
+
+def test_extremes_stay_finite(device):
+    x = torch.tensor([[-60000.0, -30.0, -1e-7, 0.0, 1e-7, 30.0, 60000.0]], device=device)
+    bias = torch.zeros(7, device=device)
+    for is_tanh in (False, True):
+        out = bias_gelu_forward(x, bias, is_tanh)
+        slopes, _ = bias_gelu_backward(torch.ones_like(x), x, bias, is_tanh)
+        assert out[0, 0] == 0 and out[0, -1] == 60000
+        assert slopes[0, 0] == 0 and slopes[0, -1] == 1

@@ -1,0 +1,44 @@
+"""norm(residual + drop(y + bias)) and its gradients against the twin in float64."""
+
+import pytest
+import torch
+
+from bertie.kernels.norm import add_norm_backward, add_norm_forward, add_norm_plain, add_rows
+from tests.kernels.closeness import check_close
+
+
+def make(num_rows, size, dtype, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    residual, y, gradient = torch.randn(3, num_rows, size, generator=generator).to(dtype)
+    bias, weight, shift = torch.randn(3, size, generator=generator)
+    return residual, y, gradient, bias, weight, shift
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("num_rows, size", [(1, 32), (17, 128), (129, 96), (5, 768), (3, 1024)])
+def test_forward_and_backward_are_the_twins(num_rows, size, dropout, dtype, device):
+    residual, y, gradient, bias, weight, shift = make(num_rows, size, dtype)
+    seed = torch.tensor([77])
+    inputs = [part.double().requires_grad_() for part in (residual, y, bias, weight, shift)]
+    wanted = add_norm_plain(*inputs, seed, dropout, 1e-12)
+    wanted.backward(gradient.double())
+    moved = [part.to(device) for part in (residual, y, bias, weight, shift, seed)]
+    out, summed, statistics = add_norm_forward(*moved, dropout, 1e-12, is_kept=True)
+    d_residual, d_y, sums = add_norm_backward(
+        gradient.to(device), summed, statistics, moved[3], moved[5], dropout
+    )
+    gradients = [inputs[place].grad for place in (0, 1, 3, 4, 2)]
+    check_close([out, d_residual, d_y, *sums], [wanted, *gradients], dtype)
+
+
+def test_nothing_is_kept_where_there_is_no_backward_pass(device):
+    residual, y, _, bias, weight, shift = (part.to(device) for part in make(9, 64, torch.float16))
+    seed = torch.tensor([1], device=device)
+    settings = (residual, y, bias, weight, shift, seed, 0.0, 1e-12)
+    kept = add_norm_forward(*settings, is_kept=True)[0]
+    assert torch.equal(add_norm_forward(*settings, is_kept=False)[0], kept)
+
+
+def test_rows_are_added(device):
+    parts = torch.randn(300, 3, 20, device=device)
+    torch.testing.assert_close(add_rows(parts), parts.sum(0), rtol=1e-5, atol=1e-4)
