@@ -2,10 +2,12 @@
 
     python benchmarks/finetune.py --model MINILM --data GLUE                # CPU, 2 threads, fp32
     python benchmarks/finetune.py --model MINILM --data GLUE --threads 1    # counts CPU time
-    python benchmarks/finetune.py --model MINILM --data GLUE --device cuda --precision bf16
+    python benchmarks/finetune.py --model MINILM --data GLUE --device cuda --precision bf16 \
+        --size base --batch 128
 
 The examples are those of SST-2 and MRPC with their real mix of lengths, 32 a step in the order of a
-run. A step is forward, loss, backward, clip to 1.0 and torch's fused AdamW with decay on matrices
+run. With --size the model is of that size, with random weights, and MINILM gives the pieces
+only. A step is forward, loss, backward, clip to 1.0 and torch's fused AdamW with decay on matrices
 only; dropout is the model's. `transformers` has BertForSequenceClassification with its SDPA
 attention, and batches that are padded to 128, or to the longest of the batch. Encoding and the
 making of batches are not measured, on either side. All ways take turns, in an order that rotates;
@@ -28,6 +30,7 @@ import machine
 from bertie.checkpoint.hugging_face import from_ours, make_config
 from bertie.checkpoint.model_dir import open_model
 from bertie.model.bert import Bert
+from bertie.model.config import named_size
 from bertie.tasks.classify import Classify
 from bertie.tasks.instances import TaskBatch
 from bertie.tasks.steps import TaskLoader
@@ -45,7 +48,7 @@ from train_step import (
 )
 
 SETS = ("SST-2", "MRPC")
-LENGTH, BATCH_SIZE = 128, 32
+LENGTH = 128
 RATE, MAX_NORM = 5e-5, 1.0
 WAYS = ("transformers padded to 128", "transformers padded to the longest", "bertie")
 
@@ -72,16 +75,16 @@ def read_data(name: str, options: argparse.Namespace) -> Data:
     """So many steps of a run; of the rows as many as they need, evenly spaced."""
     num_steps = options.rounds * options.steps
     with TemporaryDirectory() as folder:
-        rows = take_rows(
-            options.data / name / "train.tsv", num_steps * BATCH_SIZE + 2, Path(folder)
-        )
+        path = options.data / name / "train.tsv"
+        rows = take_rows(path, num_steps * options.batch + 2, Path(folder))
         task = Classify(max_length=LENGTH, truncate=True)
         train = task.read(rows, needs_labels=True)
         task = task.settle(train)
     instances = task.encode(train.examples, Tokenizer.load(options.model))
-    loader = TaskLoader(instances, batch_size=BATCH_SIZE, end_step=num_steps)
-    assert all(len(step.micro_batches) == 1 for step in loader)
-    return Data(name=name, task=task, batches=[step.micro_batches[0] for step in loader])
+    loader = TaskLoader(instances, batch_size=options.batch, end_step=num_steps, micro_tokens=2**20)
+    steps = list(loader)
+    assert all(len(step.micro_batches) == 1 for step in steps)
+    return Data(name=name, task=task, batches=[step.micro_batches[0] for step in steps])
 
 
 def pad(batch: TaskBatch, length: int) -> dict[str, Tensor]:
@@ -94,12 +97,14 @@ def pad(batch: TaskBatch, length: int) -> dict[str, Tensor]:
     return dict(zip(names, rows, strict=True)) | {"labels": batch.labels}
 
 
-def open_ours(data: Data, model_dir: Path) -> Bert:
+def open_ours(data: Data, options: argparse.Namespace) -> Bert:
+    generator = torch.Generator().manual_seed(0)
+    num_labels = data.task.num_labels
+    if options.size:
+        config = named_size(options.size)
+        return Bert(config, ("sequence",), num_labels=num_labels, generator=generator)
     model = open_model(
-        model_dir,
-        heads=("sequence",),
-        num_labels=data.task.num_labels,
-        generator=torch.Generator().manual_seed(0),
+        options.model, heads=("sequence",), num_labels=num_labels, generator=generator
     ).model
     for parameter in model.parameters():  # mapped from the file
         parameter.data = parameter.data.clone()
@@ -123,7 +128,7 @@ def make_ours(data: Data, model: Bert, options: argparse.Namespace) -> TrainStep
     def train_step(number: int) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
             term = data.task.objective(model, batches[number])["task"]
-        loss = term.total / BATCH_SIZE
+        loss = term.total / options.batch
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
         optimizer.step(RATE)
@@ -158,20 +163,21 @@ def make_theirs(
 
 
 @torch.no_grad()
-def check_same_loss(data: Data, model: Bert, peer: Any) -> None:
+def check_same_loss(data: Data, model: Bert, peer: Any, device: torch.device) -> None:
     """Both compute the same thing: without dropout the losses are equal."""
     batch = data.batches[0]
-    with still(model), still(peer):
-        ours = data.task.objective(model, batch)["task"].total / BATCH_SIZE
+    with still(model.to(device)), still(peer.to(device)):
+        ours = data.task.objective(model, batch.to(device))["task"].total / len(batch.labels)
         for length in (LENGTH, batch.longest):
-            theirs = peer(**pad(batch, length)).loss
+            padded = {name: part.to(device) for name, part in pad(batch, length).items()}
+            theirs = peer(**padded).loss
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def make_ways(data: Data, options: argparse.Namespace) -> dict[str, TrainStep]:
-    model = open_ours(data, options.model)
+    model = open_ours(data, options)
     peers = make_peer(model), make_peer(model)
-    check_same_loss(data, model, peers[0])
+    check_same_loss(data, model, peers[0], torch.device(options.device))
     steps = [make_theirs(data, peer, n == 1, options) for n, peer in enumerate(peers)]
     return dict(zip(WAYS, [*steps, make_ours(data, model, options)], strict=True))
 
@@ -180,15 +186,22 @@ def measure(data: Data, options: argparse.Namespace) -> tuple[dict[str, list[flo
     """Seconds of each turn of each way, turn r of all on the same steps; were others at work?"""
     device, ways = torch.device(options.device), make_ways(data, options)
     until = time.monotonic() + (0 if is_one_thread(device) else options.patience)
+    # Memory, threads; on a GPU every shape has its own first time.
+    num_first = options.steps if device.type == "cpu" else len(data.batches)
     for train_step in ways.values():
-        time_turn(train_step, range(options.steps), device)  # memory, threads
+        time_turn(train_step, range(num_first), device)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(options.rounds):
         numbers = range(turn * options.steps, (turn + 1) * options.steps)
         shift = turn % len(ways)
         for name in WAYS[shift:] + WAYS[:shift]:
-            seconds[name].append(time_alone(ways[name], numbers, device, until))
-    return seconds, time.monotonic() > until and not is_one_thread(device)
+            seconds[name].append(
+                time_alone(ways[name], numbers, device, until)
+                if device.type == "cpu"
+                else time_turn(ways[name], numbers, device)
+            )
+    is_disturbed = time.monotonic() > until and device.type == "cpu" and not is_one_thread(device)
+    return seconds, is_disturbed
 
 
 def summarise(seconds: dict[str, list[float]], num_steps: int) -> dict[str, Any]:
@@ -224,6 +237,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, required=True, help="directory of the encoder")
     parser.add_argument("--data", type=Path, required=True, help="folder of SST-2 and MRPC")
+    parser.add_argument("--size", default="", help="of a model with random weights: base")
+    parser.add_argument("--batch", type=int, default=32, help="sequences a step")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--precision", default="fp32", choices=("fp32", "bf16"))
     parser.add_argument("--threads", type=int, default=2)
@@ -240,13 +255,15 @@ def main() -> None:
         "device": "cpu" if is_cpu else torch.cuda.get_device_name(),
         "threads": options.threads,
         "precision": options.precision,
-        "sequences_a_step": BATCH_SIZE,
+        "model": options.size or options.model.name,
+        "sequences_a_step": options.batch,
         "rounds": options.rounds,
         "steps_a_turn": options.steps,
         "sets": {},
     }
     about = machine.describe("torch", "transformers", "numpy")
-    file = f"finetune-{options.device}" + f"-{options.threads}-threads" * is_cpu
+    kind = f"-{options.threads}-threads" if is_cpu else f"-{result['model']}-{options.batch}"
+    file = f"finetune-{options.device}{kind}"
     for name in SETS:
         result["sets"][name] = run(name, options)
         show(name, result["sets"][name])

@@ -1,7 +1,8 @@
 """A full training step: bertie beside `transformers`' BertForPreTraining, same weights and batches.
 
     python benchmarks/train_step.py --store STORE                    # CPU: tiny and mini, 2 threads
-    python benchmarks/train_step.py --device cuda --sizes base large --batch 512 --compile
+    python benchmarks/train_step.py --device cuda --full --compile --tokens 65536 \
+        --precisions bf16 --sizes base:128 base:512 large:128
 
 A step is forward, loss (MLM + NSP), backward, clip to 1.0 and torch's fused AdamW with decay on
 matrices only; dropout is 0.1. The instances are those that the loader makes, with their mix of
@@ -11,6 +12,10 @@ autocast for bf16. "transformers gathered" is the same but for its MLM head, cal
 tokens only, as it is not unless one writes a forward of one's own: it shows what of a ratio is not
 the head. Tokens are counted without padding, for all.
 
+On a GPU the result also has each way's largest memory, its time by kind of kernel, and its share of
+the speed of a large square product, measured in the same run. With --full, every sequence is of the
+full length.
+
 All ways take turns on the same batches, in an order that rotates. A ratio is the median over the
 rounds. A turn during which others used the machine is repeated, while patience lasts; after that
 the ratio of the best turns is the steadier one. With --threads 1 CPU time is counted, which is the
@@ -19,6 +24,7 @@ way to measure on a machine that is never quiet.
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +38,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+import gpu
 import machine
 from bertie.checkpoint.hugging_face import from_ours, make_config
 from bertie.data.instances import InstanceConfig
@@ -46,6 +53,7 @@ from loader import write_store
 
 RATE, MAX_NORM = 1e-4, 1.0
 TOKENS_MADE_UP = 2_000_000
+DIFFERENT_STEPS = 4  # of full batches; they come again
 STATISTICS = Path("/proc/stat")
 
 
@@ -120,21 +128,54 @@ class Data:
         return layers * layer_flops + head_flops
 
 
-def make_data(store: Store, options: argparse.Namespace) -> Data:
+def make_data(store: Store, options: argparse.Namespace, length: int, batch_size: int) -> Data:
     """The first steps of a run; of fixed shapes on a GPU."""
     loader = LoaderConfig(
-        batch_size=options.batch,
-        micro_tokens=options.batch * options.length,
+        batch_size=batch_size,
+        micro_tokens=batch_size * length,
         fill=options.device == "cuda",
     )
-    config = DataConfig(instances=InstanceConfig(max_length=options.length), loader=loader)
+    config = DataConfig(instances=InstanceConfig(max_length=length), loader=loader)
     with Loader(store, config) as made:
         steps = [made.step(number) for number in range(options.rounds * options.steps)]
     assert all(len(step.micro_batches) == 1 for step in steps)
     batches = [step.micro_batches[0] for step in steps]
-    return Data(
-        steps=steps, padded=[pad(batch, options.batch, options.length) for batch in batches]
-    )
+    return Data(steps=steps, padded=[pad(batch, batch_size, length) for batch in batches])
+
+
+def make_full_data(store: Store, num_steps: int, length: int, batch_size: int) -> Data:
+    """Steps whose sequences are all of the full length, of two made-up segments."""
+    generator = torch.Generator().manual_seed(0)
+    size = batch_size * length
+    positions = torch.arange(length).repeat(batch_size)
+    steps = []
+    for number in range(min(num_steps, DIFFERENT_STEPS)):
+        ids = torch.randint(5, store.manifest.vocab_size, (size,), generator=generator)
+        predicted = torch.randperm(size, generator=generator)[: round(0.15 * size)].sort().values
+        batch = Batch(
+            ids=ids,
+            segments=(positions >= length // 2).long(),
+            positions=positions,
+            bounds=torch.arange(0, size + 1, length),
+            longest=length,
+            predicted=predicted,
+            labels=ids[predicted].clone(),
+            pair_labels=torch.randint(2, (batch_size,), generator=generator),
+        )
+        ids[predicted] = 4
+        steps.append(
+            Step(
+                number=number,
+                epoch=0,
+                micro_batches=(batch,),
+                num_targets={"mlm": len(predicted), "nsp": batch_size},
+                num_tokens=size,
+                num_filled=0,
+            )
+        )
+    padded = [pad(step.micro_batches[0], batch_size, length) for step in steps]
+    order = [number % len(steps) for number in range(num_steps)]
+    return Data(steps=[steps[n] for n in order], padded=[padded[n] for n in order])
 
 
 def make_peer(model: Bert) -> transformers.BertForPreTraining:
@@ -160,7 +201,7 @@ def make_groups(model: nn.Module) -> list[dict[str, Any]]:
 def make_ours(model: Bert, way: Way, steps: list[Step], device: torch.device) -> TrainStep:
     batches = [step.micro_batches[0].to(device) for step in steps]
     optimizer = BertOptimizer(model, OptimConfig(name="adamw"))
-    run: nn.Module = torch.compile(model) if way.is_compiled else model  # type: ignore[assignment]
+    run: Any = torch.compile(model, dynamic=False) if way.is_compiled else model
 
     def train_step(number: int) -> Tensor:
         batch, num_targets = batches[number], steps[number].num_targets
@@ -184,7 +225,7 @@ def make_theirs(
     moved = [Padded._make(part.to(device) for part in batch) for batch in batches]
     optimizer = torch.optim.AdamW(make_groups(peer), lr=RATE, eps=1e-6, fused=True)
     forward = gathered_loss if way.who == "transformers gathered" else usual_loss
-    run: Any = torch.compile(peer) if way.is_compiled else peer
+    run: Any = torch.compile(peer, dynamic=False) if way.is_compiled else peer
 
     def train_step(number: int) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "bf16"):
@@ -295,28 +336,60 @@ def time_alone(run: TrainStep, numbers: range, device: torch.device, until: floa
                 return taken_s
 
 
+class Measured(NamedTuple):
+    """Of one size: by way, seconds of each turn, and what only a GPU tells."""
+
+    seconds: dict[str, list[float]]
+    on_gpu: dict[str, dict[str, Any]]
+    is_disturbed: bool
+
+
 def measure(
     ways: list[Way], config: ModelConfig, data: Data, options: argparse.Namespace
-) -> tuple[dict[str, list[float]], bool]:
-    """Seconds of each turn of each way, turn r of all on the same steps; were others at work?"""
+) -> Measured:
+    """Turn r of all ways is on the same steps."""
     device = torch.device(options.device)
     until = time.monotonic() + (0 if is_one_thread(device) else options.patience)
     runs = {way.name: make_way(way, config, data, device) for way in ways}
-    for run in runs.values():
-        time_turn(run, range(options.steps), device)  # memory, threads, compilation
+    on_gpu: dict[str, dict[str, Any]] = {}
+    for name, run in runs.items():
+        started_at = time.monotonic()
+        on_gpu[name] = watch_first_turn(run, options.steps, device)
+        print(f"{name}: first turn {time.monotonic() - started_at:.0f} s", file=sys.stderr)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(options.rounds):
         numbers = range(turn * options.steps, (turn + 1) * options.steps)
         shift = turn % len(ways)
         for way in ways[shift:] + ways[:shift]:
-            seconds[way.name].append(time_alone(runs[way.name], numbers, device, until))
-    return seconds, time.monotonic() > until and not is_one_thread(device)
+            run = runs[way.name]
+            seconds[way.name].append(
+                time_alone(run, numbers, device, until)
+                if device.type == "cpu"
+                else time_turn(run, numbers, device)
+            )
+    is_disturbed = time.monotonic() > until and device.type == "cpu" and not is_one_thread(device)
+    return Measured(seconds, on_gpu, is_disturbed)
+
+
+def watch_first_turn(run: TrainStep, num_steps: int, device: torch.device) -> dict[str, Any]:
+    """A turn that does not count: memory, threads, compilation."""
+    if device.type == "cpu":
+        time_turn(run, range(num_steps), device)
+        return {}
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    time_turn(run, range(num_steps), device)
+    return {
+        "largest_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
+        "milliseconds_by_kind": gpu.profile_kinds(lambda: run(0)),
+    }
 
 
 def summarise(
-    seconds: dict[str, list[float]], config: ModelConfig, data: Data, num_steps: int
+    measured: Measured, config: ModelConfig, data: Data, num_steps: int
 ) -> list[dict[str, Any]]:
     """One row a way: its speed, and of ours how many times the speed of each of the peer's."""
+    seconds = measured.seconds
     turns = range(0, len(data.steps), num_steps)
     tokens = [sum(step.num_tokens for step in data.steps[t : t + num_steps]) for t in turns]
     flops = [sum(data.count_flops(config, t + n) for n in range(num_steps)) for t in turns]
@@ -329,7 +402,7 @@ def summarise(
             "tokens_per_s": {"median": round(median(rates)), "best": round(max(rates))},
             "milliseconds_a_step": round(median(taken) / num_steps * 1000, 1),
             "useful_gigaflops_per_s": round(median(gigaflops), 1),
-        }
+        } | measured.on_gpu[name]
         if name.startswith("bertie"):
             row["times_the_speed_of"] = {
                 other: compare(theirs, taken)
@@ -369,7 +442,7 @@ def choose_ways(options: argparse.Namespace) -> list[Way]:
         for precision in options.precisions
         for is_compiled in ((False, True) if options.compile else (False,))
         for who in WHO
-        if not (is_compiled and who == "transformers gathered")
+        if not (who == "transformers gathered" and (is_compiled or options.device == "cuda"))
     ]
 
 
@@ -377,11 +450,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", type=Path, help="of `bertie prepare`; without: one is made up")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--sizes", nargs="+", default=["tiny", "mini"])
+    parser.add_argument(
+        "--sizes", nargs="+", default=["tiny", "mini"], help="or with their lengths: base:512"
+    )
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"])
     parser.add_argument("--compile", action="store_true", help="both, also with torch.compile")
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch", type=int, default=32, help="sequences a step")
+    parser.add_argument("--tokens", type=int, default=0, help="a step, instead of --batch")
+    parser.add_argument("--full", action="store_true", help="sequences all of the full length")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=3, help="of a turn")
@@ -391,35 +468,52 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
+    is_cpu = options.device == "cpu"
+    result: dict[str, Any] = {
+        "device": "cpu" if is_cpu else torch.cuda.get_device_name(),
+        "threads": options.threads,
+        "store": "prepared from English text" if options.store else "made up",
+        "is_full": options.full,
+        "rounds": options.rounds,
+        "steps_a_turn": options.steps,
+        "sizes": {},
+    }
+    if not is_cpu:
+        result["ceiling_gigaflops_per_s"] = round(gpu.measure_ceiling() / 1e9)
+    print(", ".join(f"{key} {value}" for key, value in result.items() if key != "sizes"))
     with TemporaryDirectory() as folder:
         store = (
             open_store(options.store)
             if options.store
             else write_store(Path(folder) / "store", TOKENS_MADE_UP)
         )
-        data = make_data(store, options)
-    is_cpu = options.device == "cpu"
-    result: dict[str, Any] = {
-        "device": "cpu" if is_cpu else torch.cuda.get_device_name(),
-        "threads": options.threads,
-        "store": "prepared from English text" if options.store else "made up",
-        **data.describe(),
-        "rounds": options.rounds,
-        "steps_a_turn": options.steps,
-        "sizes": {},
-    }
-    print(", ".join(f"{key} {value}" for key, value in result.items() if key != "sizes"))
-    for size in options.sizes:
-        config = named_size(size, vocab_size=store.manifest.vocab_size)
-        seconds, is_disturbed = measure(choose_ways(options), config, data, options)
-        rows = summarise(seconds, config, data, options.steps)
-        result["sizes"][size] = {"is_disturbed": is_disturbed, "ways": rows}
-        show(size, rows)
-        if is_disturbed:
-            print("  (others used the machine: look at the best turns)")
-        packages = machine.describe("torch", "transformers", "numpy")
-        name = f"train-step-{options.device}" + f"-{options.threads}-threads" * is_cpu
-        print("saved", machine.save(name, packages, result), flush=True)
+        for size in options.sizes:
+            result["sizes"][size] = measure_size(size, store, options)
+            packages = machine.describe("torch", "transformers", "numpy")
+            name = f"train-step-{options.device}" + f"-{options.threads}-threads" * is_cpu
+            print("saved", machine.save(name, packages, result), flush=True)
+
+
+def measure_size(text: str, store: Store, options: argparse.Namespace) -> dict[str, Any]:
+    """Of a size or size:length."""
+    size, _, own_length = text.partition(":")
+    length = int(own_length or options.length)
+    batch_size = options.tokens // length if options.tokens else options.batch
+    num_steps = options.rounds * options.steps
+    data = (
+        make_full_data(store, num_steps, length, batch_size)
+        if options.full
+        else make_data(store, options, length, batch_size)
+    )
+    config = named_size(size, vocab_size=store.manifest.vocab_size)
+    measured = measure(choose_ways(options), config, data, options)
+    rows = summarise(measured, config, data, options.steps)
+    show(text, rows)
+    if measured.is_disturbed:
+        print("  (others used the machine: look at the best turns)")
+    if options.device == "cuda":
+        torch._dynamo.reset()  # compiled code holds its model
+    return data.describe() | {"is_disturbed": measured.is_disturbed, "ways": rows}
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def find_seed(seed):
     return mix(tl.load(seed).to(tl.uint32) + mix(tl.program_id(0).to(tl.uint32)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def attend_forward(
     qkv,
     bounds,
@@ -133,7 +133,7 @@ def make_shares(
     return kept_shares.to(g.dtype), d_scores
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def attend_backward(
     gradient,
     qkv,
@@ -188,7 +188,7 @@ def attend_backward(
     tl.store(d_base + queries * (3 * WIDTH), d_q.to(d_qkv.dtype.element_ty), mask=is_query)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def attend_backward_queries(
     gradient,
     qkv,
@@ -244,7 +244,7 @@ def attend_backward_queries(
         tl.store(d_places, d_q.to(d_qkv.dtype.element_ty), mask=is_query)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tokens"])
 def attend_backward_keys(
     gradient,
     qkv,
@@ -299,7 +299,7 @@ def attend_backward_keys(
         tl.store(d_rows + 2 * WIDTH, d_v.to(d_qkv.dtype.element_ty), mask=keys < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def add_columns(x, sums, num_rows, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """`sums` (programs of a column, SIZE): each program's part of the sum over the rows.
 

@@ -35,7 +35,7 @@ def gelu_parts(x, IS_TANH: tl.constexpr):
     return share, slope
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def gelu_forward(
     x,
     bias,
@@ -56,7 +56,7 @@ def gelu_forward(
     tl.store(out + places, (value * share).to(out.dtype.element_ty), mask=is_inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def gelu_backward(
     gradient,
     x,

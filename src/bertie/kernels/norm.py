@@ -14,7 +14,7 @@ ROW_ELEMENTS = 1024  # of a program at a time
 MAX_PROGRAMS = 132 * 12  # of the backward kernel, each with sums of its own
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def norm_forward(
     residual,
     y,
@@ -58,7 +58,7 @@ def norm_forward(
         tl.store(statistics + num_rows + rows, inverse, mask=rows < num_rows)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_rows"])
 def norm_backward(
     gradient,
     summed,
@@ -194,9 +194,10 @@ def add_norm_backward(
 
 
 def add_rows(sums: Tensor) -> Tensor:  # (P, ...) -> (...)
-    """Of many short parts of a sum; as a product it takes a third of the time of torch's sum."""
-    ones = sums.new_ones(1, len(sums))
-    return (ones @ sums.flatten(1)).view(sums.shape[1:])
+    """Of many parts of a sum; as a product it takes a fifth of the time of torch's own sum."""
+    if len(sums) < 256:
+        return sums.sum(0)
+    return (sums.new_ones(1, len(sums)) @ sums.flatten(1)).view(sums.shape[1:])
 
 
 def add_norm_plain(
