@@ -45,6 +45,7 @@ HARMLESS = {
     "tune.micro_tokens",
     "train.threads",
     "train.recompute",
+    "train.kernels",
     "train.sharding",
     "train.device",
     "train.log_every",

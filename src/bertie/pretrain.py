@@ -51,6 +51,7 @@ HARMLESS = {
     "data.loader.prefetch",
     "train.compile",
     "train.recompute",
+    "train.kernels",
     "train.sharding",
     "train.device",
     "train.threads",

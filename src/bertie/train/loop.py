@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from bertie import kernels
 from bertie.checkpoint.model_dir import build_model
 from bertie.checkpoint.state import Checkpoint, Counters, Saving, save_checkpoint
 from bertie.errors import UserError
@@ -49,6 +50,7 @@ class TrainConfig:
     budget: str = "1000 steps"  # or "3 epochs", "500M tokens", "30 minutes"
     precision: Precision = "fp32"
     compile: bool = False  # by torch.compile; batches then have a fixed shape
+    kernels: bool = True  # our own, on a GPU in half precision; false: torch's
     recompute: bool = False  # activations, in the backward pass: a third more work, less memory
     sharding: Sharding = "none"  # full: weights too large for one GPU lie over all of them
     device: Device = "auto"  # cuda if there is one
@@ -151,6 +153,7 @@ class Trainer:
         self.model, self.objective, self.evaluate = model, objective, evaluate
         self.config, self.optim, self.budget = config, optim, budget
         self.saving, self.world, self.log = saving, world, log
+        kernels.Switch.is_on = config.kernels
         model.recomputes = config.recompute
         if config.compile:
             model.compile(dynamic=False)
