@@ -12,7 +12,6 @@ from bertie.config import build
 from bertie.errors import UserError
 from bertie.tasks import get_task
 from bertie.tasks.instances import Instances
-from bertie.tasks.span import Span
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import AnyTask, Dataset
 from bertie.text.tokenizer import Tokenizer
@@ -105,8 +104,6 @@ def make_task(settings: Mapping[str, Any], source: Path) -> tuple[AnyTask, list[
     notes = []
     if "max_length" not in values and usual.max_length > longest:
         values["max_length"] = longest
-        if isinstance(usual, Span):
-            values.setdefault("max_question", min(usual.max_question, longest // 2))
         notes.append(f"inputs of up to {longest} pieces: the model has no more positions")
     task: AnyTask = build(kind, values, "task.")
     if task.max_length > longest:
