@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from bertie.checkpoint.card import read_card
 from bertie.checkpoint.model_dir import open_model
 from bertie.config import assign, build
 from bertie.errors import UserError
-from bertie.model.bert import Bert
 from bertie.tasks import get_task
 from bertie.tasks.glue import submission_name, write_submission
 from bertie.tasks.instances import Instances
@@ -34,7 +34,7 @@ class Evaluated:
 
 
 def predict_all(
-    model: Bert,
+    model: nn.Module,
     task: AnyTask,
     examples: Sequence[Any],
     instances: Instances,

@@ -1,0 +1,169 @@
+"""Feature stores as the labelled data of a fine-tuning: examples, and rows in place of pieces."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bertie.config import build
+from bertie.data.features import FeatureRows, FeatureStore, is_features, open_features
+from bertie.datasets import (
+    DataFiles,
+    Sets,
+    check_labelled,
+    check_metric,
+    describe_data,
+    describe_task,
+    is_held_out,
+)
+from bertie.errors import UserError
+from bertie.objectives import IGNORED
+from bertie.tasks import get_task
+from bertie.tasks.classify import Classify, TextExample, as_names
+from bertie.tasks.instances import Input, Instance, Instances, gather
+from bertie.tasks.sentences import TagExample
+from bertie.tasks.tag import Tag
+from bertie.tasks.task import Dataset
+
+FeatureTask = Classify | Tag
+# What must be the same in all stores of a fine-tuning, besides the model and its layers.
+ENCODING = ("max_length", "stride", "context", "truncate")
+
+
+def open_alike(files: DataFiles) -> FeatureRows:
+    """The stores of train, dev and tests, in this order; they must be of one model and task."""
+    assert files.train is not None
+    paths = [files.train, *([] if files.dev is None else [files.dev]), *files.test]
+    for path in paths:
+        if not is_features(path):
+            raise UserError(
+                f"{path} is no feature store; make one: bertie features MODEL DATA --out STORE"
+            )
+    stores = [open_features(path) for path in paths]
+    for store in stores[1:]:
+        check_alike(stores[0], store)
+    return FeatureRows(stores)
+
+
+def check_alike(first: FeatureStore, second: FeatureStore) -> None:
+    one, two = first.manifest, second.manifest
+    for name in ("model_sha256", "layers", "task"):
+        if getattr(one, name) != getattr(two, name):
+            what = name.removesuffix("_sha256")
+            raise UserError(
+                f"{second.folder} is of another {what} than {first.folder}: "
+                f"{getattr(two, what)}, not {getattr(one, what)}"
+            )
+    for name in ENCODING:
+        if one.settings.get(name) != two.settings.get(name):
+            raise UserError(
+                f"{second.folder} was made with task.{name}={two.settings.get(name)}, "
+                f"{first.folder} with {one.settings.get(name)}"
+            )
+
+
+def read_feature_sets(files: DataFiles, rows: FeatureRows, metric: str = "") -> Sets:
+    """As `read_sets` of files; the task and its labels are those of the training store."""
+    train_store = rows.stores[0]
+    task = stored_task(train_store)
+    if not train_store.manifest.is_labelled:
+        raise UserError(f"{train_store.folder} has no labels to learn")
+    task = replace(task, metric=metric) if metric else task
+    check_metric(task)
+    read = [read_store(store, task) for store in rows.stores]
+    numbers = [np.arange(len(data.examples)) for data in read]
+    if files.dev is None:
+        is_dev = np.array(is_held_out(task, read[0], files.dev_share))
+        read.insert(1, replace(read[0], examples=pick(read[0], np.flatnonzero(is_dev))))
+        read[0] = replace(read[0], examples=pick(read[0], np.flatnonzero(~is_dev)))
+        numbers[:1] = [np.flatnonzero(~is_dev), np.flatnonzero(is_dev)]
+    check_labelled(read[1])
+    owners = [0, *([0] if files.dev is None else []), *range(1, len(rows.stores))]
+    made = [
+        row_instances(task, data, rows, owner, own)
+        for data, owner, own in zip(read, owners, numbers, strict=True)
+    ]
+    named = {"train": read[0], "dev": read[1]} | {f"test {n}": d for n, d in enumerate(read[2:], 1)}
+    return Sets(
+        task=task,
+        train=read[0],
+        dev=read[1],
+        tests=tuple(read[2:]),
+        train_instances=made[0],
+        dev_instances=made[1],
+        test_instances=tuple(made[2:]),
+        notes=(*(describe_data(*item) for item in named.items()), *describe_task(task)),
+        remarks=tuple(note for store in rows.stores for note in store.manifest.notes),
+    )
+
+
+def stored_task(store: FeatureStore) -> FeatureTask:
+    task = build(get_task(store.manifest.task), store.manifest.settings, "task.")
+    assert isinstance(task, Classify | Tag)
+    return task
+
+
+def read_store(store: FeatureStore, task: FeatureTask) -> Dataset[Any]:
+    """The examples of a store, whose labels must be the task's."""
+    kind = TextExample if isinstance(task, Classify) else TagExample
+    examples = [build(kind, values) for values in store.read_examples()]
+    for example in examples:
+        if strange := sorted(set(labels_of(task, example)) - set(task.labels)):
+            raise UserError(
+                f"{example.place}, in {store.folder}: the label {strange[0]!r} does not occur in "
+                f"training, where they are: {', '.join(task.labels)}"
+            )
+    return Dataset(
+        path=store.folder,
+        format=f"features of layers {', '.join(map(str, store.manifest.layers))}",
+        examples=examples,
+        is_labelled=store.manifest.is_labelled,
+    )
+
+
+def labels_of(task: FeatureTask, example: TextExample | TagExample) -> Sequence[str]:
+    """The names of an example's labels, as the task has them."""
+    if isinstance(task, Tag):
+        assert isinstance(example, TagExample)
+        return task.model_tags(example) or ()
+    assert isinstance(example, TextExample)
+    if example.label is None or task.kind == "regression":
+        return ()
+    return as_names(example.label)
+
+
+def pick(data: Dataset[Any], numbers: np.ndarray) -> list[Any]:
+    return [data.examples[number] for number in numbers]
+
+
+def row_instances(
+    task: FeatureTask, data: Dataset[Any], rows: FeatureRows, owner: int, numbers: np.ndarray
+) -> Instances:
+    """The examples that are numbers `numbers` of store `owner`, as numbers of rows."""
+    index, start = rows.stores[owner].index, int(rows.starts[owner])
+    pairs = list(zip(data.examples, numbers.tolist(), strict=True))
+    if isinstance(task, Tag):
+        slices = [rows.stores[owner].rows_of(number) for _, number in pairs]
+        encoded = [
+            [sentence(task, example, own.start + start, index.words[own])]
+            for (example, _), own in zip(pairs, slices, strict=True)
+        ]
+        return gather(encoded, labels_rows=True)
+    encoded = []
+    for example, number in pairs:
+        ends = index.inputs[index.examples[number] : index.examples[number + 1] + 1] + start
+        windows = [np.arange(low, high) for low, high in zip(ends[:-1], ends[1:], strict=True)]
+        inputs = [Input(own, len(own)) for own in windows]
+        encoded.append([Instance(inputs, task.target_of(example), task.weight_of(example))])
+    return gather(encoded, label_type=np.int64 if task.kind == "classes" else np.float32)
+
+
+def sentence(task: Tag, example: TagExample, start: int, words: np.ndarray) -> Instance:
+    """A sentence's words by their first pieces: those alone are read."""
+    own = np.flatnonzero(words >= 0)
+    labels = task.label_ids(example)
+    places = words[own].astype(np.int32)
+    of_rows = np.full(len(own), IGNORED, np.int64) if labels is None else labels[places]
+    weight = 0 if labels is None else len(own)
+    return Instance([Input(own + start, len(own), of_rows, places)], weight=weight)
