@@ -1,11 +1,15 @@
 """Feature stores as the labelled data of a fine-tuning: examples, and rows in place of pieces."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from bertie.checkpoint.head_dir import open_head, read_head
 from bertie.config import build
 from bertie.data.features import FeatureRows, FeatureStore, is_features, open_features
 from bertie.datasets import (
@@ -18,6 +22,7 @@ from bertie.datasets import (
     is_held_out,
 )
 from bertie.errors import UserError
+from bertie.model.feature_head import FeatureHead, LookUp
 from bertie.objectives import IGNORED
 from bertie.tasks import get_task
 from bertie.tasks.classify import Classify, TextExample, as_names
@@ -55,12 +60,15 @@ def check_alike(first: FeatureStore, second: FeatureStore) -> None:
                 f"{second.folder} is of another {what} than {first.folder}: "
                 f"{getattr(two, what)}, not {getattr(one, what)}"
             )
+    check_encoding(one.settings, second, str(first.folder))
+
+
+def check_encoding(settings: Mapping[str, Any], store: FeatureStore, of: str) -> None:
+    """A store's texts must be divided into inputs as those that `of` was made of."""
     for name in ENCODING:
-        if one.settings.get(name) != two.settings.get(name):
-            raise UserError(
-                f"{second.folder} was made with task.{name}={two.settings.get(name)}, "
-                f"{first.folder} with {one.settings.get(name)}"
-            )
+        found, wanted = store.manifest.settings.get(name), settings.get(name)
+        if found != wanted:
+            raise UserError(f"{store.folder} was made with task.{name}={found}, {of} with {wanted}")
 
 
 def read_feature_sets(files: DataFiles, rows: FeatureRows, metric: str = "") -> Sets:
@@ -167,3 +175,28 @@ def sentence(task: Tag, example: TagExample, start: int, words: np.ndarray) -> I
     of_rows = np.full(len(own), IGNORED, np.int64) if labels is None else labels[places]
     weight = 0 if labels is None else len(own)
     return Instance([Input(own + start, len(own), of_rows, places)], weight=weight)
+
+
+# Heads on stores.
+
+
+def open_stored_head(folder: Path, rows: FeatureRows) -> FeatureHead:
+    """A head on features of the model it was trained on; those of another are refused."""
+    record, store = read_head(folder), rows.stores[0]
+    if record.model_sha256 != store.manifest.model_sha256:
+        raise UserError(
+            f"{folder} reads features of {record.model}; {store.folder} is of another model, "
+            f"{store.manifest.model}"
+        )
+    if missing := sorted(set(record.layers) - set(store.manifest.layers)):
+        raise UserError(f"{store.folder} lacks layer {missing[0]}, which {folder} reads")
+    return open_head(folder, look_up_in(rows, record.layers))
+
+
+def look_up_in(rows: FeatureRows, layers: tuple[int, ...]) -> LookUp:
+    """Numbers of rows (T,) -> the vectors of some layers (T, K, D), where the numbers are."""
+
+    def look_up(numbers: Tensor) -> Tensor:
+        return torch.from_numpy(rows.take(numbers.cpu().numpy(), layers)).to(numbers.device)
+
+    return look_up

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from bertie.checkpoint.card import TaskCard
-from bertie.checkpoint.head_dir import HeadRecord, open_head, read_head, save_head
+from bertie.checkpoint.head_dir import HeadRecord, open_head, save_head
 from bertie.checkpoint.model_dir import open_model, save_weights
 from bertie.checkpoint.state import Checkpoint
 from bertie.data.features import FeatureRows
 from bertie.errors import UserError
+from bertie.feature_sets import look_up_in, open_stored_head
 from bertie.model.bert import Bert, initialise
 from bertie.model.config import train_memory
 from bertie.model.feature_head import (
@@ -25,7 +26,6 @@ from bertie.model.feature_head import (
     FeatureHead,
     HeadKind,
     HeadShape,
-    LookUp,
     combined_layers,
     make_feature_head,
 )
@@ -216,25 +216,3 @@ class HeadLearner:
 
     def find_micro_tokens(self, model: nn.Module, task: AnyTask, world: World) -> int:
         return HEAD_TOKENS
-
-
-def open_stored_head(folder: Path, rows: FeatureRows) -> FeatureHead:
-    """A head on features of the model it was trained on; those of another are refused."""
-    record, store = read_head(folder), rows.stores[0]
-    if record.model_sha256 != store.manifest.model_sha256:
-        raise UserError(
-            f"{folder} reads features of {record.model}; {store.folder} is of another model, "
-            f"{store.manifest.model}"
-        )
-    if missing := sorted(set(record.layers) - set(store.manifest.layers)):
-        raise UserError(f"{store.folder} lacks layer {missing[0]}, which {folder} reads")
-    return open_head(folder, look_up_in(rows, record.layers))
-
-
-def look_up_in(rows: FeatureRows, layers: tuple[int, ...]) -> LookUp:
-    """Numbers of rows (T,) -> the vectors of some layers (T, K, D), where the numbers are."""
-
-    def look_up(numbers: Tensor) -> Tensor:
-        return torch.from_numpy(rows.take(numbers.cpu().numpy(), layers)).to(numbers.device)
-
-    return look_up
