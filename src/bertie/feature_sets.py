@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -114,6 +115,7 @@ def stored_task(store: FeatureStore) -> FeatureTask:
 
 def read_store(store: FeatureStore, task: FeatureTask) -> Dataset[Any]:
     """The examples of a store, whose labels must be the task's."""
+    kind: type[TextExample | TagExample]
     kind = TextExample if isinstance(task, Classify) else TagExample
     examples = [build(kind, values) for values in store.read_examples()]
     for example in examples:
@@ -152,6 +154,7 @@ def row_instances(
     index, start = rows.stores[owner].index, int(rows.starts[owner])
     pairs = list(zip(data.examples, numbers.tolist(), strict=True))
     if isinstance(task, Tag):
+        assert index.words is not None
         slices = [rows.stores[owner].rows_of(number) for _, number in pairs]
         encoded = [
             [sentence(task, example, own.start + start, index.words[own])]
@@ -161,7 +164,7 @@ def row_instances(
     encoded = []
     for example, number in pairs:
         ends = index.inputs[index.examples[number] : index.examples[number + 1] + 1] + start
-        windows = [np.arange(low, high) for low, high in zip(ends[:-1], ends[1:], strict=True)]
+        windows = [np.arange(low, high) for low, high in pairwise(ends.tolist())]
         inputs = [Input(own, len(own)) for own in windows]
         encoded.append([Instance(inputs, task.target_of(example), task.weight_of(example))])
     return gather(encoded, label_type=np.int64 if task.kind == "classes" else np.float32)

@@ -143,9 +143,7 @@ def open_files_of(recipe: FinetuneRecipe, show: Show) -> tuple[Path, Sets, Learn
             f"--train {recipe.data.train} --out DIR"
         )
     sets = read_sets(recipe.task, recipe.data, recipe.model)
-    learner = BertLearner(
-        source=recipe.model, task=sets.task, freeze=recipe.tune.freeze, show=show
-    )
+    learner = BertLearner(source=recipe.model, task=sets.task, freeze=recipe.tune.freeze, show=show)
     return recipe.model, sets, learner
 
 
@@ -217,9 +215,7 @@ def plan_runs(recipe: FinetuneRecipe) -> Iterator[RunSpec]:
     for combination, size, peak, budget, seed in itertools.product(
         combinations, sizes, peaks, budgets, seeds
     ):
-        yield RunSpec(
-            seed=seed, batch_size=size, peak=peak, budget=budget, combination=combination
-        )
+        yield RunSpec(seed=seed, batch_size=size, peak=peak, budget=budget, combination=combination)
 
 
 # --- the end ---

@@ -75,8 +75,10 @@ class RunSpec:
     @property
     def settings(self) -> dict[str, str | float]:
         """What is the same for all seeds."""
-        values = {"peak": self.peak, "batch_size": self.batch_size, "budget": self.budget}
-        return values if self.combination is None else {"combination": self.combination, **values}
+        values: dict[str, str | float] = {}
+        if self.combination is not None:
+            values["combination"] = self.combination
+        return values | {"peak": self.peak, "batch_size": self.batch_size, "budget": self.budget}
 
 
 class Learner(Protocol):
@@ -125,7 +127,9 @@ class BertLearner:
     def hold_still(self, model: Bert) -> None:
         """Lets go of what is not trained."""
         if self.freeze > len(model.layers):
-            raise UserError(f"tune.freeze is {self.freeze}, the model has {len(model.layers)} layers")
+            raise UserError(
+                f"tune.freeze is {self.freeze}, the model has {len(model.layers)} layers"
+            )
         if self.freeze:
             for part in (model.embeddings, *model.layers[: self.freeze]):
                 part.requires_grad_(False)

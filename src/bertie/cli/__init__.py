@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from bertie.cli.asking import embed, predict, similar
+from bertie.cli.features import features, table7
 from bertie.cli.show import (
     progress_bar,
     read_lines,
@@ -407,6 +408,8 @@ app.command()(evaluate)
 app.command()(predict)
 app.command()(embed)
 app.command()(similar)
+app.command()(features)
+app.command()(table7)
 
 
 @app.command()

@@ -36,7 +36,9 @@ def choose_layers(wished: str, num_layers: int) -> tuple[int, ...]:
         try:
             number = int(text)
         except ValueError:
-            raise UserError(f'layers are "all" or numbers, as in 0,-2,-1; found {wished!r}') from None
+            raise UserError(
+                f'layers are "all" or numbers, as in 0,-2,-1; found {wished!r}'
+            ) from None
         if not -num_layers - 1 <= number <= num_layers:
             raise UserError(
                 f"no layer {number}: the model has 0 (embeddings) to {num_layers}, or counted "
@@ -48,9 +50,7 @@ def choose_layers(wished: str, num_layers: int) -> tuple[int, ...]:
 
 def keep_all(instances: Instances) -> tuple[Ints, FeatureIndex]:
     """All rows."""
-    index = FeatureIndex(
-        ids=instances.ids, inputs=instances.bounds, examples=instances.examples
-    )
+    index = FeatureIndex(ids=instances.ids, inputs=instances.bounds, examples=instances.examples)
     return np.arange(len(instances.ids)), index
 
 
