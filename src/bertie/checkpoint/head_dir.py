@@ -60,7 +60,9 @@ def open_head(directory: Path, look_up: LookUp) -> FeatureHead:
     with torch.device("meta"):
         head = FeatureHead(read_head(directory).shape, look_up)
     try:
-        head.load_state_dict(load_file(path), assign=True)
+        # Copied: where the file has them lie odd, sums are rounded otherwise.
+        weights = {name: weight.clone() for name, weight in load_file(path).items()}
+        head.load_state_dict(weights, assign=True)
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = str(error).strip().splitlines()[-1]
         raise UserError(f"{path} does not hold the weights of its head: {reason}") from None
