@@ -166,7 +166,7 @@ def test_no_manifest_breaks_the_reader(
 ) -> None:
     folder = tmp_path_factory.mktemp("store")
     (folder / "manifest.json").write_bytes(text)
-    with pytest.raises(UserError, match="feature store|damaged|make the store again"):
+    with pytest.raises(UserError, match=r"feature store|damaged|make the store again"):
         open_features(folder)
 
 

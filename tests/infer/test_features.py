@@ -100,7 +100,7 @@ def test_long_sentences_are_stitched_of_windows(source: Path, tmp_path: Path) ->
     """Each word once, in order; with more pieces than one; a window's word in its window."""
     words = ["the", "cats", "zzz", "dogs", "in", "paris", "films", "."] * 4  # cats: cat ##s
     lines = [f"{word} O" for word in words]
-    (tmp_path / "a.conll").write_text("\n".join(lines + ["", "bob B-PER", ""]))
+    (tmp_path / "a.conll").write_text("\n".join([*lines, "", "bob B-PER", ""]))
     task = {"name": "tag", "max_length": 13}
     store = make_features(source, tmp_path / "a.conll", tmp_path / "store", task=task)
     tokenizer = Tokenizer.load(source)
