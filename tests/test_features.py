@@ -13,6 +13,7 @@ from bertie import features as wiring
 from bertie.data.features import open_features
 from bertie.errors import UserError
 from bertie.features import make_features
+from bertie.info import describe
 from tests.tuned import make_model, write_classes, write_questions, write_tags
 
 
@@ -89,6 +90,7 @@ KILLED = """
 import sys, time
 from pathlib import Path
 from bertie.features import make_features
+from bertie.info import describe
 
 def wait(what, done, total):
     print(done, flush=True)
@@ -144,3 +146,12 @@ def test_other_tasks_and_missing_files_are_named(source: Path, tmp_path: Path) -
     with pytest.raises(UserError, match=r"more than the 48 positions"):
         make_features(source, data, tmp_path / "s", task={"name": "tag", "max_length": 64})
     assert not (tmp_path / "s").exists()
+
+
+def test_info_says_what_a_store_holds(source: Path, tmp_path: Path) -> None:
+    data = write_tags(tmp_path / "a.conll")
+    make_features(source, data, tmp_path / "s", task={"name": "tag"}, layers="0,-1")
+    (table,) = describe(str(tmp_path / "s"))
+    counts = {row[0]: row[1:] for row in table.rows}
+    assert counts["tokens"] == ("84", "7.0 an input")
+    assert counts["layers"] == ("2", "0, 2 of 0 (embeddings) to 2")

@@ -216,14 +216,14 @@ def tokenize(
 @app.command()
 def info(
     target: Annotated[
-        str, typer.Argument(help="A size, layers/hidden/heads, a model directory or a token store.")
+        str, typer.Argument(help="A size, layers/hidden/heads, a model directory or a store.")
     ],
     batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 32,
     length: Annotated[
         int | None, typer.Option(min=1, help="Tokens in a sequence; 128, or all that fit.")
     ] = None,
 ) -> None:
-    """Say what a model is and costs (parameters, FLOPs, memory), or what a token store holds.
+    """Say what a model is and costs (parameters, FLOPs, memory), or what a store holds.
 
     `bertie info base` (or tiny, mini, small, medium, large)
 
