@@ -14,6 +14,7 @@ from bertie.data.features import open_features
 from bertie.errors import UserError
 from bertie.features import make_features
 from bertie.info import describe
+from bertie.model.bert import Bert
 from tests.tuned import make_model, write_classes, write_questions, write_tags
 
 
@@ -91,6 +92,7 @@ import sys, time
 from pathlib import Path
 from bertie.features import make_features
 from bertie.info import describe
+from bertie.model.bert import Bert
 
 def wait(what, done, total):
     print(done, flush=True)
@@ -155,3 +157,14 @@ def test_info_says_what_a_store_holds(source: Path, tmp_path: Path) -> None:
     counts = {row[0]: row[1:] for row in table.rows}
     assert counts["tokens"] == ("84", "7.0 an input")
     assert counts["layers"] == ("2", "0, 2 of 0 (embeddings) to 2")
+
+
+def test_values_beyond_float16_are_refused(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = Bert.states
+    monkeypatch.setattr(Bert, "states", lambda *a, num_layers: [1e5 * rows for rows in states(*a)])
+    data = write_tags(tmp_path / "a.conll")
+    with pytest.raises(UserError, match="layer 0 has values beyond ±65504"):
+        make_features(source, data, tmp_path / "s", task={"name": "tag"})
+    assert not (tmp_path / "s").exists()

@@ -102,7 +102,7 @@ def make_table7(
         model=str(source),
         data=str(recipe.data.train),
         metric=results.metric,
-        rows=tuple(make_rows(heads, results.metric, results.runs)),
+        rows=tuple(make_rows(heads, results.metric, results.runs, recipe.data.test)),
         command=shlex.join(["bertie", *sys.argv[1:]]),
         notes=tuple(f"left out: {c}; the model has too few layers" for c in left_out),
     )
@@ -110,24 +110,24 @@ def make_table7(
 
 
 def make_rows(
-    recipe: FinetuneRecipe, metric: str, runs: Sequence[FinetuneRun]
+    recipe: FinetuneRecipe, metric: str, runs: Sequence[FinetuneRun], tests: Sequence[Path]
 ) -> list[CombinationScores]:
-    """A row for each combination, with the scores of all its seeds, on tests too."""
+    """A row for each combination, with the scores of all its seeds; `tests` are the files."""
     assert recipe.head is not None and recipe.out is not None
     specs = list(plan_runs(recipe))
     rows = []
     for combination in recipe.head.combinations:
         own = [n for n, spec in enumerate(specs) if spec.combination == combination]
         folders = [recipe.out / "runs" / specs[n].name / "model" for n in own]
-        tests = {}
-        for path in recipe.data.test:
-            found = [evaluate_file(folder, path)[1].scores for folder in folders]
-            tests[str(path)] = tuple(scores[metric] for scores in found if metric in scores)
+        on_tests = {}
+        for path, store in zip(tests, recipe.data.test, strict=True):
+            found = [evaluate_file(folder, store)[1].scores for folder in folders]
+            on_tests[str(path)] = tuple(scores[metric] for scores in found if metric in scores)
         rows.append(
             CombinationScores(
                 combination=combination,
                 dev=tuple(runs[n].scores[metric] for n in own),
-                tests=tests,
+                tests=on_tests,
                 seconds=sum(runs[n].seconds for n in own),
             )
         )

@@ -35,7 +35,7 @@ def write_store(folder: Path, *, num_tokens: int = 11, seed: int = 0) -> dict[in
     order = chance.permutation(num_tokens)
     for layer, table in tables.items():
         for part in (order[:4], order[4:]):
-            put(table, part, vectors[layer][part], layer)
+            put(table, part, vectors[layer][part].astype(np.float16), layer)
         table.flush()
     index = FeatureIndex(
         ids=np.arange(num_tokens) * 7,
@@ -100,11 +100,13 @@ def test_rows_of_several_stores_are_numbered_through(tmp_path: Path) -> None:
     assert rows.take(np.zeros(0, np.int64), (0,)).shape == (0, 1, 5)
 
 
-@pytest.mark.parametrize("value", [70_000.0, -np.inf, np.nan])
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, -np.nan])
 def test_what_float16_cannot_hold_is_refused(value: float) -> None:
     table = np.zeros((2, 3), np.float16)
     with pytest.raises(UserError, match=r"layer 7 has values beyond .*--layers"):
-        put(table, np.array([1]), np.array([[0.0, value, 1.0]], np.float32), 7)
+        put(table, np.array([1]), np.array([[0.0, value, 1.0]], np.float16), 7)
+    put(table, np.array([1]), np.array([[-65_504, 65_504, -0.0]], np.float16), 7)
+    assert table[1].tolist() == [-65_504, 65_504, 0]
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,6 @@ def write_vectors(
         own = targets[runs(instances.bounds[numbers], lengths[numbers])]
         is_kept = own >= 0
         for layer, table in tables.items():
-            put(table, own[is_kept], states[layer].float().cpu().numpy()[is_kept], layer)
+            put(table, own[is_kept], states[layer].half().cpu().numpy()[is_kept], layer)
         num_done += int(lengths[numbers].sum())
         yield num_done
