@@ -12,9 +12,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from bertie.errors import UserError
+from bertie.model.dropout import Dropout
+from bertie.model.lstm import BiLstm
 
 Combination = Literal[
     "embeddings", "second-to-last", "last", "weighted-last-4", "concat-last-4", "weighted-all"
@@ -81,29 +82,6 @@ class WeightedSum(nn.Module):
         return self.scale * torch.einsum("tkd,k->td", vectors, self.logits.softmax(0))
 
 
-class BiLstm(nn.Module):
-    """An LSTM in both directions over each input, without padding."""
-
-    def __init__(self, shape: HeadShape) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(
-            shape.combined_size,
-            shape.hidden_size,
-            shape.num_layers,
-            bidirectional=True,
-            dropout=shape.dropout if shape.num_layers > 1 else 0.0,
-        )
-
-    def forward(self, x: Tensor, positions: Tensor, bounds: Tensor) -> Tensor:  # (T, X) -> (T, 2H)
-        # As the LSTM wants them: the first rows of all inputs, the longest first, the second ones..
-        lengths = bounds.diff()  # (N,)
-        ranks = (-lengths).argsort(stable=True).argsort()  # (N,)
-        order = (positions * len(lengths) + ranks.repeat_interleave(lengths)).argsort()  # (T,)
-        packed = PackedSequence(x[order], positions.bincount().cpu())
-        out: Tensor = self.lstm(packed)[0].data  # (T, 2H)
-        return out[order.argsort()]
-
-
 class FeatureHead(nn.Module):
     """Labels from stored vectors: to this model, a token's id is the number of its row."""
 
@@ -112,8 +90,8 @@ class FeatureHead(nn.Module):
         self.shape, self.look_up = shape, look_up
         is_sum = shape.combination.startswith("weighted")
         self.mix: nn.Module = WeightedSum(shape.num_vectors) if is_sum else nn.Flatten(1)
-        self.dropout = nn.Dropout(shape.dropout)
-        self.bilstm = BiLstm(shape) if shape.kind == "bilstm" else None
+        self.dropout = Dropout(shape.dropout)
+        self.bilstm = make_lstm(shape) if shape.kind == "bilstm" else None
         size = 2 * shape.hidden_size if shape.kind == "bilstm" else shape.combined_size
         self.classifier = nn.Linear(size, shape.num_labels)
 
@@ -126,6 +104,15 @@ class FeatureHead(nn.Module):
         if self.shape.reads == "inputs":
             x = x[bounds[:-1]] if self.shape.kind == "linear" else mean_rows(x, bounds)
         return (self.classifier(x),)
+
+
+def make_lstm(shape: HeadShape) -> BiLstm:
+    return BiLstm(
+        shape.combined_size,
+        shape.hidden_size,
+        num_layers=shape.num_layers,
+        dropout=shape.dropout,
+    )
 
 
 def mean_rows(x: Tensor, bounds: Tensor) -> Tensor:  # (T, X), (N + 1,) -> (N, X)
