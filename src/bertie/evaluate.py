@@ -16,7 +16,7 @@ from bertie.checkpoint.model_dir import open_model
 from bertie.config import assign, build
 from bertie.data.features import FeatureRows, open_features
 from bertie.errors import UserError
-from bertie.feature_sets import check_encoding, open_stored_head, read_store, row_instances
+from bertie.feature_sets import check_encoding, open_stored_head, read_part, row_instances
 from bertie.tasks import get_task
 from bertie.tasks.classify import Classify
 from bertie.tasks.glue import submission_name, write_submission
@@ -86,9 +86,9 @@ def evaluate_store(directory: Path, path: Path, task: AnyTask) -> tuple[Dataset[
     store = open_features(path)
     check_encoding(asdict(task), store, str(directory))
     rows = FeatureRows([store])
-    head, data = open_stored_head(directory, rows), read_store(store, task)
-    instances = row_instances(task, data, rows, 0, np.arange(len(data.examples)))
-    return data, predict_all(head, task, data.examples, instances)
+    head, part = open_stored_head(directory, rows), read_part(rows, 0, task)
+    examples, instances = part.data.examples, row_instances(task, part, rows)
+    return part.data, predict_all(head, task, examples, instances)
 
 
 def open_task(directory: Path, sets: Sequence[str] = ()) -> AnyTask:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bertie.checkpoint.head_dir import open_head, read_head
 from bertie.config import build
+from bertie.data.chance import Ints
 from bertie.data.features import FeatureRows, FeatureStore, is_features, open_features
 from bertie.datasets import (
     DataFiles,
@@ -80,31 +81,50 @@ def read_feature_sets(files: DataFiles, rows: FeatureRows, metric: str = "") -> 
         raise UserError(f"{train_store.folder} has no labels to learn")
     task = replace(task, metric=metric) if metric else task
     check_metric(task)
-    read = [read_store(store, task) for store in rows.stores]
-    numbers = [np.arange(len(data.examples)) for data in read]
+    parts = [read_part(rows, owner, task) for owner in range(len(rows.stores))]
     if files.dev is None:
-        is_dev = np.array(is_held_out(task, read[0], files.dev_share))
-        read.insert(1, replace(read[0], examples=pick(read[0], np.flatnonzero(is_dev))))
-        read[0] = replace(read[0], examples=pick(read[0], np.flatnonzero(~is_dev)))
-        numbers[:1] = [np.flatnonzero(~is_dev), np.flatnonzero(is_dev)]
-    check_labelled(read[1])
-    owners = [0, *([0] if files.dev is None else []), *range(1, len(rows.stores))]
-    made = [
-        row_instances(task, data, rows, owner, own)
-        for data, owner, own in zip(read, owners, numbers, strict=True)
-    ]
-    named = {"train": read[0], "dev": read[1]} | {f"test {n}": d for n, d in enumerate(read[2:], 1)}
+        parts[:1] = hold_out_part(task, parts[0], files.dev_share)
+    train, dev, *tests = parts
+    check_labelled(dev.data)
+    made = [row_instances(task, part, rows) for part in parts]
+    dev_name = "dev, held out" if files.dev is None else "dev"
+    names = ("train", dev_name, *(f"test {number}" for number, _ in enumerate(tests, 1)))
+    read = [describe_data(name, part.data) for name, part in zip(names, parts, strict=True)]
     return Sets(
         task=task,
-        train=read[0],
-        dev=read[1],
-        tests=tuple(read[2:]),
+        train=train.data,
+        dev=dev.data,
+        tests=tuple(part.data for part in tests),
         train_instances=made[0],
         dev_instances=made[1],
         test_instances=tuple(made[2:]),
-        notes=(*(describe_data(*item) for item in named.items()), *describe_task(task)),
+        notes=(*read, *describe_task(task)),
         remarks=tuple(note for store in rows.stores for note in store.manifest.notes),
     )
+
+
+class Part(NamedTuple):
+    """Some examples of a store."""
+
+    data: Dataset[Any]
+    owner: int  # the store's number
+    numbers: Ints  # of the examples, in the store
+
+
+def read_part(rows: FeatureRows, owner: int, task: FeatureTask) -> Part:
+    """All examples of a store."""
+    data = read_store(rows.stores[owner], task)
+    return Part(data, owner, np.arange(len(data.examples)))
+
+
+def hold_out_part(task: FeatureTask, part: Part, share: float) -> tuple[Part, Part]:
+    """What is left to train on, and dev; the same examples as of the file itself."""
+    is_dev = np.array(is_held_out(task, part.data, share))
+    train, dev = (
+        Part(replace(part.data, examples=[part.data.examples[n] for n in own]), part.owner, own)
+        for own in (np.flatnonzero(~is_dev), np.flatnonzero(is_dev))
+    )
+    return train, dev
 
 
 def stored_task(store: FeatureStore) -> FeatureTask:
@@ -143,19 +163,14 @@ def labels_of(task: FeatureTask, example: TextExample | TagExample) -> Sequence[
     return as_names(example.label)
 
 
-def pick(data: Dataset[Any], numbers: np.ndarray) -> list[Any]:
-    return [data.examples[number] for number in numbers]
-
-
-def row_instances(
-    task: FeatureTask, data: Dataset[Any], rows: FeatureRows, owner: int, numbers: np.ndarray
-) -> Instances:
-    """The examples that are numbers `numbers` of store `owner`, as numbers of rows."""
-    index, start = rows.stores[owner].index, int(rows.starts[owner])
-    pairs = list(zip(data.examples, numbers.tolist(), strict=True))
+def row_instances(task: FeatureTask, part: Part, rows: FeatureRows) -> Instances:
+    """Examples as numbers of rows."""
+    store, start = rows.stores[part.owner], int(rows.starts[part.owner])
+    index = store.index
+    pairs = list(zip(part.data.examples, part.numbers.tolist(), strict=True))
     if isinstance(task, Tag):
         assert index.words is not None
-        slices = [rows.stores[owner].rows_of(number) for _, number in pairs]
+        slices = [store.rows_of(number) for _, number in pairs]
         encoded = [
             [sentence(task, example, own.start + start, index.words[own])]
             for (example, _), own in zip(pairs, slices, strict=True)
