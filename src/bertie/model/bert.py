@@ -94,12 +94,19 @@ class Bert(nn.Module):
         return hidden
 
     def states(
-        self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
+        self,
+        ids: Tensor,
+        segments: Tensor,
+        positions: Tensor,
+        bounds: Tensor,
+        longest: int,
+        *,
+        num_layers: int | None = None,
     ) -> list[Tensor]:  # (T,), (T,), (T,), (N + 1,) -> num_layers + 1 times (T, D)
         """The embeddings and every layer's rows; the last is what `encode` gives."""
         self._check_length(longest)
         states: list[Tensor] = [self.embeddings(ids, segments, positions)]
-        for layer in self.layers:
+        for layer in list(self.layers)[:num_layers]:
             states.append(layer(states[-1], bounds, longest))
         return states
 
