@@ -117,6 +117,7 @@ def fill_all(
         in_batches(
             [len(window.ids) for window in windows],
             lambda batch: rank([windows[number] for number in batch], model, top),
+            model.embeddings.token.weight.device,
         )
     )
     return [

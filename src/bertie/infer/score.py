@@ -84,7 +84,7 @@ def score_all(
             windows.append((framed, place - start + 1))
         return guess(windows, model, mask_id)
 
-    scores = iter(in_batches(lengths, compute))
+    scores = iter(in_batches(lengths, compute, model.embeddings.token.weight.device))
     return [make_scored(text, [next(scores) for _ in text.places], tokenizer) for text in texts]
 
 
