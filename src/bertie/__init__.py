@@ -28,8 +28,8 @@ def load(
     """A model directory, ready to be asked; on a GPU where there is one, if no device is named.
 
     `precision` is fp32, bf16, int8 (CPU) or fp16 (GPU): the lower, the faster, where the processor
-    has instructions for it, and a little less exact. What takes long shows a bar where stderr is a terminal, unless
-    `show` is false.
+    has instructions for it, and a little less exact. What takes long shows a bar where stderr is a
+    terminal, unless `show` is false.
     """
     from bertie.infer.engine import Engine  # torch comes with it
 

@@ -26,6 +26,9 @@ TINY = 1e-30  # a token of zeros has a scale, too
 class PackedLinear(nn.Module):
     """A linear layer, with GELU behind it where it is given, in the precision of its weights."""
 
+    weight: Tensor  # (O, I) in oneDNN's own order
+    bias: Tensor  # (O,)
+
     def __init__(self, linear: nn.Linear, gelu: Gelu | None = None) -> None:
         super().__init__()
         self.register_buffer(
@@ -44,6 +47,12 @@ class PackedLinear(nn.Module):
 
 class Int8Linear(nn.Module):
     """A linear layer in int8: a scale for each output of the weights, and for each token."""
+
+    weight: Tensor  # (O, I) in oneDNN's own order
+    scales: Tensor  # (O,) of the weights
+    zeros: Tensor  # (O,)
+    bias: Tensor  # (O,)
+    middles: Tensor  # (I,)
 
     def __init__(self, linear: nn.Linear, gelu: Gelu | None = None) -> None:
         super().__init__()
@@ -85,7 +94,7 @@ class Int8Linear(nn.Module):
 
 def can_pack() -> bool:
     """Whether this torch has oneDNN, as those for Intel's and AMD's processors have."""
-    return torch.backends.mkldnn.is_available()
+    return bool(torch.backends.mkldnn.is_available())
 
 
 def hasten(model: Bert, precision: Precision) -> None:
@@ -101,9 +110,10 @@ def hasten(model: Bert, precision: Precision) -> None:
     for layer in model.layers:
         assert isinstance(layer, Layer)
         attention, ffn = layer.attention, layer.ffn
-        for part, name in ((attention, "qkv"), (attention, "out"), (ffn, "down")):
-            part.set_submodule(name, kind(part.get_submodule(name)))
+        attention.set_submodule("qkv", kind(attention.qkv))
+        attention.set_submodule("out", kind(attention.out))
         ffn.set_submodule("up", kind(ffn.up, ffn.gelu))
+        ffn.set_submodule("down", kind(ffn.down))
         ffn.set_submodule("gelu", nn.Identity())
     keep_freed_memory()
 
