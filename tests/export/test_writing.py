@@ -109,7 +109,7 @@ def test_a_program_without_bertie_runs_what_torch_writes(tmp_path: Path) -> None
 def test_an_export_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_directory(tmp_path, ("sequence",))
     monkeypatch.setitem(check_module.TOLERANCES, "int8", 1e-9)
-    with pytest.raises(UserError, match="differs from the engine by .*; nothing was written"):
+    with pytest.raises(UserError, match=r"differs from the engine by .*; nothing was written"):
         export_model(made, tmp_path / "out", form="onnx", precision="int8")
     assert not (tmp_path / "out").exists()
 

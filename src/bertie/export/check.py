@@ -3,7 +3,7 @@
 # N sequences   W the longest of them   L tokens of one   C numbers of a row
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,8 +13,8 @@ from bertie.export.padded import list_outputs
 from bertie.infer.batches import pack_inputs
 from bertie.infer.engine import Engine
 from bertie.model.heads import get_head
-from bertie.tasks import KnownTask
 from bertie.tasks.instances import Framer, Input
+from bertie.tasks.task import AnyTask
 
 # ids, mask, segments (N, W) -> the outputs, padded: (N, ...) or (N, W, ...) each
 Run = Callable[[np.ndarray, np.ndarray, np.ndarray], Sequence[np.ndarray]]
@@ -24,6 +24,11 @@ Run = Callable[[np.ndarray, np.ndarray, np.ndarray], Sequence[np.ndarray]]
 TOLERANCES = {"fp32": 1e-4, "bf16": 0.1, "int8": 0.1}
 NUM_BATCHES, BATCH = 6, 5
 DEV_BATCH = 32
+POOL: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # (L, D) -> (D,)
+    "mean": lambda rows: np.asarray(rows.mean(0)),
+    "max": lambda rows: np.asarray(rows.max(0)),
+    "cls": lambda rows: np.asarray(rows[0]),
+}
 
 
 class Difference(NamedTuple):
@@ -45,19 +50,12 @@ def draw_inputs(engine: Engine, seed: int = 0) -> list[list[Input]]:
     batches = []
     for number in range(NUM_BATCHES):
         longest = engine.max_length if number == 0 else min(engine.max_length, 8 << number)
-        rooms = [longest - 3, *rng.integers(0, longest - 2, BATCH - 1)]
-        cuts = [int(rng.integers(0, room + 1)) for room in rooms]
-        texts = [
-            np.split(rng.integers(0, size, room), [cut])
-            for room, cut in zip(rooms, cuts, strict=True)
-        ]
-        is_pair = rng.random(BATCH) < 0.5
-        batches.append(
-            [
-                framer.frame(a, b) if pair else framer.frame(a)
-                for (a, b), pair in zip(texts, is_pair, strict=True)
-            ]
-        )
+        batch = []
+        for room in (longest - 3, *rng.integers(0, longest - 2, BATCH - 1)):
+            ids = rng.integers(0, size, room)
+            first, second = np.split(ids, [int(rng.integers(0, room + 1))])
+            batch.append(framer.frame(first, second) if rng.random() < 0.5 else framer.frame(ids))
+        batches.append(batch)
     return batches
 
 
@@ -81,8 +79,7 @@ def run_engine(engine: Engine, inputs: Sequence[Input]) -> list[list[np.ndarray]
         num_layers = engine.embedding.num_layers(model.config.num_layers)
         hidden = model.encode(*packed, num_layers=num_layers).float()
         rows = np.split(hidden.numpy(), packed.bounds[1:-1].numpy())
-        pool = {"mean": np.mean, "max": np.max, "cls": lambda one, axis: one[0]}
-        return [[pool[engine.embedding.pooling](one, axis=0) for one in rows], rows]
+        return [[POOL[engine.embedding.pooling](one) for one in rows], rows]
     outputs: list[list[np.ndarray]] = []
     for name, logits in zip(model.heads, model(*packed), strict=True):
         made = logits.float().numpy()
@@ -125,7 +122,9 @@ def check(run: Run, engine: Engine, precision: str) -> Difference:
     return found
 
 
-def score_export(run: Run, engine: Engine, task: KnownTask, examples: list) -> dict[str, float]:  # type: ignore[type-arg]
+def score_export(
+    run: Run, engine: Engine, task: AnyTask, examples: Sequence[Any]
+) -> dict[str, float]:
     """The scores of an export on labelled examples."""
     instances = task.encode(examples, engine.tokenizer)
     inputs = [instances.input(number) for number in range(len(instances.bounds) - 1)]
@@ -137,9 +136,6 @@ def score_export(run: Run, engine: Engine, task: KnownTask, examples: list) -> d
             cut(np.asarray(one, np.float32), batch, is_of_tokens=output.is_of_tokens)
             for one, output in zip(run(*fill_up(batch)), outputs, strict=True)
         ]
-        made += (
-            [np.stack(parts, -1) for parts in zip(*found, strict=True)]
-            if len(found) > 1
-            else found[0]
-        )
-    return task.score(examples, task.decode(examples, instances, made))  # type: ignore[arg-type]
+        is_span = len(found) > 1  # starts and ends, which the task reads side by side
+        made += [np.stack(pair, -1) for pair in zip(*found, strict=True)] if is_span else found[0]
+    return task.score(examples, task.decode(examples, instances, made))

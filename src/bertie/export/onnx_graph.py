@@ -44,18 +44,19 @@ class Graph:
     def axes(self, *values: int) -> str:
         return self.constant(np.array(values, np.int64))
 
-    def add(self, kind: str, *inputs: str, num_outputs: int = 1, **attributes: object) -> str:
+    def add(self, kind: str, *inputs: str, **attributes: int | float | str | list[int]) -> str:
         """A node with one output; its name."""
-        name = f"{kind.lower()}_{len(self.nodes)}"
-        names = [f"{name}_{n}" if num_outputs > 1 else name for n in range(num_outputs)]
-        self.nodes.append(helper.make_node(kind, inputs, names, name=name, **attributes))
-        return name
+        return self.add_many(kind, *inputs, count=1, **attributes)[0]
 
-    def split(self, x: str, count: int, axis: int) -> list[str]:
-        name = self.add("Split", x, num_outputs=count, axis=axis)
-        # The attribute has the name of a parameter, so it is set here.
-        self.nodes[-1].attribute.append(helper.make_attribute("num_outputs", count))
-        return [f"{name}_{n}" for n in range(count)]
+    def add_many(
+        self, kind: str, *inputs: str, count: int, **attributes: int | float | str | list[int]
+    ) -> list[str]:
+        name = f"{kind.lower()}_{len(self.nodes)}"
+        names = [f"{name}_{number}" for number in range(count)]
+        node = helper.make_node(kind, inputs, names, name=name)
+        node.attribute.extend(helper.make_attribute(key, one) for key, one in attributes.items())
+        self.nodes.append(node)
+        return names
 
 
 def values_of(tensor: Tensor) -> np.ndarray:
@@ -135,7 +136,8 @@ class Writer:
     def layer(self, layer: Layer, x: str, bias: str) -> str:
         graph, size = self.graph, self.model.config.head_size
         heads = graph.axes(0, 0, self.model.config.num_heads, size)  # 0: as it was
-        parts = graph.split(self.linear(layer.attention.qkv, x), 3, axis=2)  # 3 (N, W, D)
+        qkv = self.linear(layer.attention.qkv, x)  # (N, W, 3D)
+        parts = graph.add_many("Split", qkv, count=3, axis=2, num_outputs=3)  # 3 (N, W, D)
         query, key, value = (graph.add("Reshape", part, heads) for part in parts)
         query = graph.add("Transpose", query, perm=[0, 2, 1, 3])  # (N, H, W, K)
         key = graph.add("Transpose", key, perm=[0, 2, 3, 1])  # (N, H, K, W)
@@ -145,9 +147,8 @@ class Writer:
         mixed = graph.add("MatMul", graph.add("Softmax", scores, axis=-1), value)  # (N, H, W, K)
         mixed = graph.add("Transpose", mixed, perm=[0, 2, 1, 3])
         mixed = graph.add("Reshape", mixed, graph.axes(0, 0, self.model.config.hidden_size))
-        x = self.norm(
-            layer.attention_norm, graph.add("Add", x, self.linear(layer.attention.out, mixed))
-        )
+        mixed = self.linear(layer.attention.out, mixed)
+        x = self.norm(layer.attention_norm, graph.add("Add", x, mixed))
         up = self.gelu(layer.ffn.gelu, self.linear(layer.ffn.up, x))
         return self.norm(layer.ffn_norm, graph.add("Add", x, self.linear(layer.ffn.down, up)))
 
@@ -165,7 +166,9 @@ class Writer:
             is_pooled = get_head(name).reads == "pooled"
             logits = self.plain(head.get_submodule("classifier"), pooled if is_pooled else hidden)
             if name == "span":
-                parts = graph.split(logits, 2, axis=2)  # 2 (N, W, 1)
+                parts = graph.add_many(
+                    "Split", logits, count=2, axis=2, num_outputs=2
+                )  # 2 (N, W, 1)
                 made += [graph.add("Squeeze", part, graph.axes(2)) for part in parts]
             else:
                 made.append(logits)

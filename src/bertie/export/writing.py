@@ -15,6 +15,7 @@ from bertie.export.check import Difference, Run, check, score_export
 from bertie.export.padded import INPUTS, PaddedBert
 from bertie.infer.answers import predict
 from bertie.infer.engine import PRECISIONS, Engine
+from bertie.tasks.task import AnyTask
 
 FORMS = {  # form -> the precisions it can have
     "onnx": ("fp32", "int8"),
@@ -69,14 +70,14 @@ def check_wanted(form: str, precision: str, out: Path) -> None:
 
 def compare_scores(run: Run, engine: Engine, directory: Path, dev: Path) -> Scores:
     """The task's own metric on a file, of the engine in fp32 and of the export."""
-    task = engine.task
-    if task is None:
+    if engine.task is None:
         raise UserError(f"{directory} was not fine-tuned, so it has no score on {dev}")
+    task: AnyTask = engine.task
     data = task.read(dev, needs_labels=True)
     plain = Engine.load(directory, device="cpu", show=False)
-    predictions = predict(task, data.examples, plain.model, plain.tokenizer)  # type: ignore[arg-type]
-    before = task.score(data.examples, predictions)  # type: ignore[arg-type]
-    after = score_export(run, engine, task, list(data.examples))
+    predictions = predict(task, data.examples, plain.model, plain.tokenizer)
+    before = task.score(data.examples, predictions)
+    after = score_export(run, engine, task, data.examples)
     metric = task.metric or next(iter(before))
     return Scores(metric=metric, engine=before[metric], export=after[metric])
 
