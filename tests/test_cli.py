@@ -29,6 +29,7 @@ SURFACE = {
     "embed": "model file out pooling layer normalise column format",
     "similar": "model texts query top column format",
     "export": "model to out dtype dev",
+    "inspect": "model text out",
     "quickstart": "out",
 }
 

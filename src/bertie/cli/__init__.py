@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from bertie.cli.asking import embed, predict, similar
-from bertie.cli.exporting import export
+from bertie.cli.exporting import export, inspect
 from bertie.cli.show import (
     progress_bar,
     read_lines,
@@ -409,6 +409,7 @@ app.command()(predict)
 app.command()(embed)
 app.command()(similar)
 app.command()(export)
+app.command()(inspect)
 
 
 @app.command()

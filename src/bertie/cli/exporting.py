@@ -48,3 +48,31 @@ def export(
             f"{made.scores.metric} on {dev}: {made.scores.engine:.4f} in fp32, "
             f"{made.scores.export:.4f} exported ({100 * change:+.2f} points)"
         )
+
+
+@told_in_lines()
+def inspect(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    text: Annotated[str, typer.Argument(help="A sentence; it may have [MASK].")],
+    out: Annotated[Path, typer.Option(help="The page to write, .html.")],
+) -> None:
+    """Write a page that shows what a model's heads look at, and its guesses after each layer.
+
+    One file that needs nothing else. The guesses are of each piece masked in turn, or of the masks
+    in the text; a model without a masked LM head shows its heads alone.
+
+    `bertie inspect my_run/model "The cat sat on the mat." --out cat.html`
+
+    `bertie inspect my_run/model "Paris is the [MASK] of France." --out paris.html`
+    """
+    from bertie import load
+    from bertie.report.inspection import Guessed, make_page
+    from bertie.report.page import write_whole
+
+    engine = load(model)
+    seen = engine.attention(text)
+    has_guesses = "masked_lm" in engine.model.heads
+    found = engine.guess_layers(text, top=1) if has_guesses else []
+    guesses = [Guessed(one.piece, [best[0] for best in one.layers]) for one in found]
+    write_whole(out, make_page(text, str(model), seen.pieces, seen.weights, guesses))
+    print(f"{out}: {seen.weights.shape[0]} layers of {seen.weights.shape[1]} heads")

@@ -35,6 +35,7 @@ from bertie.infer.answers import (
     classify_all,
     tag_all,
 )
+from bertie.infer.attention import Attention, LayerGuess, attend_to, guess_layers
 from bertie.infer.embed import (
     Embedding,
     Pooling,
@@ -379,6 +380,17 @@ class Engine:
             read=check_pair, size=lambda pair: text_size(*pair), answer=compare, what="pair"
         )
         return verb.each(pairs)
+
+    # A look inside.
+
+    def attention(self, text: str) -> Attention:
+        """What each token takes of each other, in every layer and head: (layers, heads, L, L)."""
+        return attend_to(text, self.model, self.tokenizer, self.max_length)
+
+    def guess_layers(self, text: str, *, top: int = 3) -> list[LayerGuess]:
+        """Each token masked in turn, guessed from what each layer made of it."""
+        check_ability("fill", self.model.heads, self.source)
+        return guess_layers(text, self.model, self.tokenizer, self.max_length, top=top)
 
     # Examples of the model's own task, as its files hold them.
 
