@@ -161,6 +161,17 @@ def test_many_threads_get_the_same_answers(engine: Engine) -> None:
         assert_close(answer, alone)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_many_threads_get_the_same_answers_in_any_precision(
+    directory: Path, precision: str
+) -> None:
+    engine = bertie.load(directory, precision=precision)
+    alone = engine.embed(SENTENCES)
+    with ThreadPoolExecutor(8) as pool:
+        for vectors in pool.map(lambda _: engine.embed(SENTENCES), range(24)):
+            torch.testing.assert_close(*map(torch.from_numpy, (vectors, alone)))
+
+
 @pytest.mark.parametrize("heads", [(), ("sequence",)])
 def test_a_model_without_the_head_says_which_could(heads: tuple[str, ...], tmp_path: Path) -> None:
     engine = bertie.load(make_directory(tmp_path, heads))

@@ -14,7 +14,7 @@ FAINT = 1 / 32  # weights below are left white
 CELL, LABEL = 14, 72  # of a large map: a weight, and the room for pieces
 HEADS_STYLE = """
 .heads { display: grid; gap: .35rem; overflow-x: auto; }
-.heads a { color: inherit; text-decoration: none; min-width: 3.4rem; }
+.heads a { color: inherit; text-decoration: none; min-width: 4.4rem; }
 .heads svg { width: 100%; height: auto; display: block; border: 1px solid var(--line); }
 .heads span { font-size: .68rem; color: var(--soft); white-space: nowrap; }
 .heads b { font-size: .75rem; align-self: center; color: var(--soft); font-weight: 600; }
@@ -44,16 +44,18 @@ def make_page(
         *guess_blocks(guesses),
         heading("What each head looks at"),
         paragraph(
-            "A row of a map is a piece that looks, a column one that is looked at; the darker, the "
-            "more it takes of it. Below each map is where its pieces look most, on average, and "
-            "how much of their look goes there. Click on a map for a large one."
+            "A row of a map is a piece that looks, a column one that is looked at; the stronger the "
+            "colour, the more it takes of it. Below each map is where its pieces look most, on "
+            "average, and how much of their look goes there. Click on a map for a large one."
         ),
         grid(pieces, weights),
         heading("Large maps"),
         *(layer_details(number, pieces, of_layer) for number, of_layer in enumerate(weights, 1)),
     ]
     # Chosen here and not in the file of styles: one column for the names, one for each head.
-    columns = f".heads {{ grid-template-columns: 3.6rem repeat({num_heads}, minmax(3.4rem, 1fr)) }}"
+    columns = (
+        f".heads {{ grid-template-columns: 3.6rem repeat({num_heads}, minmax(4.4rem, 8rem)) }}"
+    )
     return page("A look into a model", blocks, style=HEADS_STYLE + columns)
 
 
