@@ -71,8 +71,10 @@ def run_head(model: Bert, name: str, inputs: Sequence[Input]) -> list[np.ndarray
 
     def compute(batch: list[int]) -> list[np.ndarray]:
         packed = pack_inputs([inputs[number] for number in batch], device)
-        hidden = model.encode(*packed)  # (T, D)
-        rows = model.pool(hidden, packed.bounds) if is_pooled else hidden
+        firsts = packed.bounds[:-1] if is_pooled else None  # (N,) the rows of [CLS]
+        rows = model.encode(*packed, kept=firsts)  # (N, D) or (T, D)
+        if is_pooled:
+            rows = model.pool(rows, torch.arange(len(rows) + 1, device=device))
         logits = head(rows).float().cpu().numpy()  # (N, C) or (T, C)
         return list(logits) if is_pooled else np.split(logits, packed.bounds[1:-1].cpu().numpy())
 

@@ -44,8 +44,8 @@ def make_page(
         *guess_blocks(guesses),
         heading("What each head looks at"),
         paragraph(
-            "A row of a map is a piece that looks, a column one that is looked at; the stronger the "
-            "colour, the more it takes of it. Below each map is where its pieces look most, on "
+            "A row of a map is a piece that looks, a column one that is looked at: the stronger "
+            "the colour, the more it takes of it. Below each map is where its pieces look most, on "
             "average, and how much of their look goes there. Click on a map for a large one."
         ),
         grid(pieces, weights),
