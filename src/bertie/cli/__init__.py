@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from bertie.cli.asking import embed, predict, similar
+from bertie.cli.exporting import export, inspect
 from bertie.cli.features import features, table7
 from bertie.cli.show import (
     progress_bar,
@@ -410,6 +411,8 @@ app.command()(embed)
 app.command()(similar)
 app.command()(features)
 app.command()(table7)
+app.command()(export)
+app.command()(inspect)
 
 
 @app.command()
