@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from bertie.cli.asking import embed, predict, similar
+from bertie.cli.serving import serve
 from bertie.cli.show import (
     progress_bar,
     read_lines,
@@ -407,6 +408,7 @@ app.command()(evaluate)
 app.command()(predict)
 app.command()(embed)
 app.command()(similar)
+app.command()(serve)
 
 
 @app.command()
