@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import signal
 import socket
 import sys
 from collections.abc import Callable
@@ -46,6 +47,9 @@ def run(
     )
     host, port = listening.getsockname()[:2]
     on_start(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+    # uvicorn stops gently, and then raises the signal again: by now there is nothing to stop.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     uvicorn.Server(config).run(sockets=[listening])
 
 
