@@ -32,7 +32,9 @@ def close(found: Any, wanted: Any) -> bool:
         return found.keys() == wanted.keys() and all(close(found[k], wanted[k]) for k in wanted)
     if isinstance(wanted, list | tuple):
         return len(found) == len(wanted) and all(map(close, found, wanted))
-    return found == pytest.approx(wanted, abs=1e-5) if isinstance(wanted, float) else found == wanted
+    return (
+        found == pytest.approx(wanted, abs=1e-5) if isinstance(wanted, float) else found == wanted
+    )
 
 
 def fills(engine: Engine, texts: Sequence[str], top: int) -> Any:
@@ -309,9 +311,7 @@ def test_what_is_wrong_is_said_with_the_right_status(server: Server, name: str) 
     ids=["nothing", "half", "no UTF-8", "deep", "null"],
 )
 def test_what_is_no_json_is_refused(server: Server, body: bytes, status: int) -> None:
-    answer = server.request(
-        "POST", "/v1/mood/classify", body, {"content-type": "application/json"}
-    )
+    answer = server.request("POST", "/v1/mood/classify", body, {"content-type": "application/json"})
     assert answer.status == status, answer.body
     assert answer.message
 
@@ -418,7 +418,9 @@ def test_a_body_that_never_ends_is_given_up(models: dict[str, Path]) -> None:
     with serving(*named(models, ["mood"]), "--set", "limits.seconds=0.5") as server:
         host, port = urlsplit(server.address).netloc.split(":")
         with socket.create_connection((host, int(port))) as connection:
-            connection.sendall(b"POST /v1/mood/tag HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{")
+            connection.sendall(
+                b"POST /v1/mood/tag HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{"
+            )
             found = b""
             while b"}" not in found:
                 found += connection.recv(4096)
@@ -442,7 +444,9 @@ def test_the_log_has_a_json_object_for_each_request(models: dict[str, Path]) -> 
     with serving(*named(models, ["mood"])) as server:
         answer = server.post("/v1/mood/classify", {"texts": ["a", "b"]}, **{"x-request-id": "my-7"})
         assert answer.headers["x-request-id"] == "my-7"
-        assert len(server.get("/health", **{"x-request-id": "\x1f" * 9}).headers["x-request-id"]) == 16
+        assert (
+            len(server.get("/health", **{"x-request-id": "\x1f" * 9}).headers["x-request-id"]) == 16
+        )
         server.get("/v1/none")
         assert server.stop() == 0
     lines = [json.loads(line) for line in server.log if "/ready" not in line]

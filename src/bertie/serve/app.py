@@ -124,6 +124,11 @@ def add_verb_routes(app: FastAPI, desk: Desk) -> None:
         """The cosine of texts' vectors: of a and b, or of each text with each."""
         return as_json(await desk.similarity(request, model, body))
 
+    @post("attention", bodies.AttentionAnswer)
+    async def attention(model: str, body: bodies.AttentionBody, request: Request) -> Response:
+        """How much each piece of a text looks at each other one, in each head of a layer."""
+        return as_json(await desk.answer(request, model, "attention", body))
+
 
 def as_json(content: bytes) -> Response:
     return Response(content, media_type="application/json")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bertie.infer.engine import Engine
+from bertie.infer.looking import look_verb
 from bertie.infer.verb import Verb, text_size
 from bertie.serve.refusals import Refused
 
@@ -164,9 +165,6 @@ class EmbedBody(Body):
         return engine.embed_verb(self.pooling, self.layer, self.normalise)
 
 
-AnyBody = FillBody | ClassifyBody | TagBody | AnswerBody | ChooseBody | EmbedBody
-
-
 class SimilarityBody(Body):
     texts: list[str] | None = Field(default=None, description="each with each: a matrix")
     a: Texts | None = Field(default=None, description="a text, or many")
@@ -184,6 +182,18 @@ class SimilarityBody(Body):
 class AttentionBody(Body):
     text: str
     layer: int = Field(default=-1, description="1: the first; -1: the last")
+
+    def asked(self) -> Asked:
+        return ask_texts(self.text)
+
+    def key(self) -> Hashable:
+        return "attention", self.layer
+
+    def verb(self, engine: Engine) -> Verb[Any, Any]:
+        return look_verb(engine, self.layer)
+
+
+AnyBody = FillBody | ClassifyBody | TagBody | AnswerBody | ChooseBody | EmbedBody | AttentionBody
 
 
 class EmbeddingsBody(BaseModel):

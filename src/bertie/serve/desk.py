@@ -10,6 +10,7 @@ from starlette.requests import Request
 from bertie.infer.answers import to_json
 from bertie.infer.embed import cosines
 from bertie.infer.fill import Filled
+from bertie.infer.looking import Looks
 from bertie.infer.verb import Verb
 from bertie.serve.batcher import Batcher
 from bertie.serve.bodies import (
@@ -27,6 +28,7 @@ from bertie.serve.refusals import Refused, write_json
 from bertie.serve.settings import Limits
 
 DECIMALS = 7  # of vectors' numbers, which float32 holds about as exactly
+SHOWN_DECIMALS = 4  # of attention, which is looked at
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -130,6 +132,8 @@ def write_answer(answer: object) -> bytes:
         return write_json(np.round(answer.astype(np.float64), DECIMALS).tolist())
     if isinstance(answer, Filled):
         return write_json(to_json(fill_fields(answer)))
+    if isinstance(answer, Looks):
+        return write_json(look_fields(answer))
     return write_json(to_json(answer))
 
 
@@ -138,3 +142,12 @@ def fill_fields(filled: Filled) -> dict[str, object]:
     names = ("piece", "id", "probability", "span")
     masks = [[{n: getattr(fill, n) for n in names} for fill in fills] for fills in filled.masks]
     return {"text": filled.text, "best": filled.best, "masks": masks}
+
+
+def look_fields(looks: Looks) -> dict[str, object]:
+    return {
+        "tokens": looks.tokens,
+        "layer": looks.layer,
+        "num_layers": looks.num_layers,
+        "heads": np.round(looks.heads.astype(np.float64), SHOWN_DECIMALS).tolist(),
+    }
