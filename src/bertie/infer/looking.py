@@ -1,6 +1,6 @@
 """How much each piece of a text looks at each other one, in a layer: attention, to be shown."""
 
-# L pieces of the text, with [CLS] and [SEP]   T tokens, here L   D hidden size   H heads   K head size
+# L = T pieces of the text, with [CLS] and [SEP]   D hidden size   H heads   K head size
 
 from dataclasses import dataclass
 

@@ -11,7 +11,7 @@ SHARED = ("embeddings", "layers")
 
 
 def share_encoders(engines: Sequence[Engine]) -> int:
-    """Lets models whose encoders are equal to the bit use the first one's; how many now do."""
+    """Lets models on one device whose encoders are equal use the first one's; how many now do."""
     kept: list[Bert] = []
     num_shared = 0
     for engine in engines:
@@ -29,12 +29,11 @@ def has_same_encoder(one: Bert, other: Bert) -> bool:
     if one.config != other.config:
         return False
     return all(
-        torch.equal(weight, other_weight)
+        weight.dtype == other_weight.dtype and torch.equal(weight, other_weight)
         for part in SHARED
         for weight, other_weight in zip(
             one.get_submodule(part).parameters(),
             other.get_submodule(part).parameters(),
             strict=True,
         )
-        if weight.dtype == other_weight.dtype and weight.device == other_weight.device
     )

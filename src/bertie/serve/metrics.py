@@ -4,7 +4,7 @@ import resource
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,13 +21,13 @@ class Count:
     help: str
     values: Counter[Labels] = field(default_factory=Counter)
 
-    def add(self, amount: float = 1, **labels: str) -> None:
-        self.values[tuple(labels.items())] += amount  # type: ignore[assignment]
+    def add(self, amount: int = 1, **labels: str) -> None:
+        self.values[tuple(labels.items())] += amount
 
     def lines(self) -> Iterator[str]:
         yield from header(self.name, self.help, "counter")
         for labels, value in self.values.items():
-            yield f"{self.name}{show(labels)} {value:g}"
+            yield f"{self.name}{show(labels)} {value}"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -38,13 +38,13 @@ class Histogram:
     help: str
     bounds: tuple[float, ...]
     counts: dict[Labels, list[int]] = field(default_factory=dict)
-    sums: Counter[Labels] = field(default_factory=Counter)
+    sums: dict[Labels, float] = field(default_factory=dict)
 
     def see(self, value: float, **labels: str) -> None:
         key = tuple(labels.items())
         counts = self.counts.setdefault(key, [0] * (len(self.bounds) + 1))
         counts[bisect_left(self.bounds, value)] += 1
-        self.sums[key] += value  # type: ignore[assignment]
+        self.sums[key] = self.sums.get(key, 0.0) + value
 
     def lines(self) -> Iterator[str]:
         yield from header(self.name, self.help, "histogram")
@@ -113,9 +113,3 @@ def resident_bytes() -> float:
     if status.is_file():
         return int(status.read_text().split()[1]) * resource.getpagesize()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def read_metrics(text: str) -> Mapping[str, float]:
-    """The lines of `write` by name and labels, for those who look at them in Python."""
-    pairs = (line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
-    return {name: float(value) for name, value in pairs}

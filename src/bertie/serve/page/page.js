@@ -33,10 +33,11 @@ function showModels() {
 }
 
 function showAbout() {
-  const { max_length, num_layers, num_heads, hidden_size, labels } = state.model;
+  const { max_length, num_layers, num_heads, hidden_size, kind, labels } = state.model;
   const parts = [`${num_layers} ${words().layers} × ${hidden_size}`, `${num_heads} ${words().heads}`,
                  `${max_length} ${words().tokens} (${words().windows})`];
-  if (labels.length) parts.push(`${words().labels}: ${labels.slice(0, 12).join(", ")}`);
+  const names = [...new Set(kind === "spans" ? labels.slice(1).map((label) => label.slice(2)) : labels)];
+  if (names.length) parts.push(`${words().labels}: ${names.slice(0, 12).join(", ")}`);
   find("about").textContent = parts.join(" · ");
 }
 
@@ -70,7 +71,9 @@ function open(verb) {
 function showPanel() {
   const panel = PANELS[state.verb];
   const example = EXAMPLES[state.language][panel.example?.(state.model) ?? state.verb];
-  const inputs = panel.fields(state.model).map((field) => makeField(field, example[field.name]));
+  const fields = panel.fields(state.model);
+  const inputs = fields.map((field) => makeField(field, example[field.name]));
+  const masks = fields.filter((field) => field.hasMask).map((field) => makeMaskButton(field.name));
   const choices = (panel.choices?.(state.model, words()) ?? []).map(makeChoice);
   const result = element("div", { class: "result", id: "result", "aria-live": "polite" });
   const calls = element("div", { id: "calls" });
@@ -83,7 +86,7 @@ function showPanel() {
     onsubmit: (event) => { event.preventDefault(); run(panel, read(), button, result); },
     onkeydown: (event) => { if (event.key === "Enter" && event.ctrlKey) form.requestSubmit(); },
     onchange: (event) => { if (event.target.tagName === "SELECT" && result.childElementCount) form.requestSubmit(); },
-  }, ...inputs.flat(), element("div", { class: "actions" }, button, ...choices.flat()));
+  }, ...inputs.flat(), element("div", { class: "actions" }, button, ...masks, ...choices.flat()));
   find("trouble").textContent = "";
   find("panel").replaceChildren(form, result,
     element("details", { open: "" }, element("summary", {}, words().code), calls));
@@ -95,18 +98,17 @@ function makeField({ name, word, rows, hasMask, isOptional }, example) {
     id: `field-${name}`, "data-field": name, rows, spellcheck: "false",
     required: isOptional ? null : "",
   }, hasMask ? example.replaceAll("[MASK]", state.model.mask_token) : example);
-  const parts = [element("label", { for: `field-${name}` }, words()[word]), area];
-  if (hasMask) {
-    parts.push(element("button", {
-      type: "button", id: "add-mask",
-      onclick: () => {
-        area.setRangeText(state.model.mask_token, area.selectionStart, area.selectionEnd, "end");
-        area.focus();
-        area.dispatchEvent(new Event("input", { bubbles: true }));
-      },
-    }, words().addMask), " ");
-  }
-  return parts;
+  return [element("label", { for: `field-${name}` }, words()[word]), area];
+}
+
+function makeMaskButton(name) {
+  const add = () => {
+    const area = find(`field-${name}`);
+    area.setRangeText(state.model.mask_token, area.selectionStart, area.selectionEnd, "end");
+    area.focus();
+    area.dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  return element("button", { type: "button", id: "add-mask", onclick: add }, words().addMask);
 }
 
 function makeChoice({ name, word, value, options }) {
