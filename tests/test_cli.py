@@ -28,6 +28,7 @@ SURFACE = {
     "predict": "model file out format skip_bad sets",
     "embed": "model file out pooling layer normalise column format",
     "similar": "model texts query top column format",
+    "serve": "models host port api_key_file allow_origin threads device dtype recipe sets",
     "quickstart": "out",
 }
 

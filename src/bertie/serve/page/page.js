@@ -85,7 +85,10 @@ function showPanel() {
     oninput: refresh,
     onsubmit: (event) => { event.preventDefault(); run(panel, read(), button, result); },
     onkeydown: (event) => { if (event.key === "Enter" && event.ctrlKey) form.requestSubmit(); },
-    onchange: (event) => { if (event.target.tagName === "SELECT" && result.childElementCount) form.requestSubmit(); },
+    onchange: (event) => {
+      refresh();
+      if (event.target.tagName === "SELECT" && result.childElementCount) form.requestSubmit();
+    },
   }, ...inputs.flat(), element("div", { class: "actions" }, button, ...masks, ...choices.flat()));
   find("trouble").textContent = "";
   find("panel").replaceChildren(form, result,
