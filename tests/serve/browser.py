@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -58,7 +59,9 @@ class Browser:
 
     def wait(self, selector: str) -> WebElement:
         """Until such an element is there and shows something."""
-        WebDriverWait(self.driver, WAIT_S).until(lambda _: any(self.texts(selector)))
+        redrawn = [StaleElementReferenceException]
+        waiting = WebDriverWait(self.driver, WAIT_S, ignored_exceptions=redrawn)
+        waiting.until(lambda _: any(self.texts(selector)))
         return self.find(selector)
 
     def choose(self, selector: str, value: str) -> None:
