@@ -42,8 +42,9 @@ class Seen:
         self.statuses[status] += 1
         if status == 200:
             self.seconds.append(seconds)
-        elif status in (429, 503):
-            self.refused.append(seconds)
+        elif status in (429, 503, 504):
+            if status != 504:
+                self.refused.append(seconds)
             return
         if not ask.check(status, body):
             self.wrong.append(f"{ask.path} {ask.body[:80]!r}: {status} {body[:200]!r}")

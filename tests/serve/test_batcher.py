@@ -12,7 +12,7 @@ from bertie.infer.verb import Verb
 from bertie.serve.batcher import Batcher
 from bertie.serve.metrics import Metrics
 from bertie.serve.refusals import Refused
-from bertie.serve.settings import Batching
+from bertie.serve.settings import Batching, Limits
 
 Asking = Coroutine[Any, Any, list[str]]
 
@@ -44,7 +44,8 @@ class Scene:
     def __init__(self, tokens: int = 10, max_waiting: int = 100, wait_s: float = 0.001) -> None:
         self.slow, self.metrics = Slow(), Metrics()
         settings = Batching(tokens=tokens, wait_s=wait_s)
-        self.batcher = Batcher(settings, max_waiting, self.metrics)
+        limits = Limits(texts=1, waiting=max_waiting, waiting_s=2.0)
+        self.batcher = Batcher(settings, limits, self.metrics)
 
     def ask(self, *texts: str, model: str = "m", key: str = "k") -> Asking:
         sizes = [len(text) for text in texts]
@@ -68,7 +69,8 @@ class Scene:
         await first
         self.batcher.close()
         await running
-        assert self.batcher.num_waiting == 0 and not self.batcher._lines
+        batcher = self.batcher
+        assert (batcher.num_waiting, batcher.num_tokens_waiting, batcher._lines) == (0, 0, {})
         return list(outcomes)
 
 
@@ -142,7 +144,7 @@ def test_whoever_leaves_frees_the_place() -> None:
         assert refused.value.status == 429 and "the limit is 2" in refused.value.message
         waiting.cancel()
         await asyncio.sleep(0)
-        assert scene.batcher.num_waiting == 0
+        assert scene.batcher.num_waiting == scene.batcher.num_tokens_waiting == 0
         last = asyncio.create_task(scene.ask("c"))
         await asyncio.sleep(0.01)
         scene.slow.may_go.set()
@@ -153,6 +155,30 @@ def test_whoever_leaves_frees_the_place() -> None:
 
     asyncio.run(leave())
     assert scene.slow.batches == [["first"], ["c"]]
+
+
+def test_a_queue_may_be_as_long_as_it_moves_fast() -> None:
+    scene = Scene(tokens=10)
+
+    async def fill() -> None:
+        first, running = await scene.busy()
+        scene.batcher.speed.add(100, 50.0)  # 2 tokens a second
+        waiting = [asyncio.create_task(scene.ask(text)) for text in ("aaaaa", "bbbb", "c")]
+        await asyncio.sleep(0.01)
+        with pytest.raises(Refused) as refused:
+            await scene.ask("d")
+        assert refused.value.status == 429
+        assert "will take 5.0 s, and the limit is 2 s" in refused.value.message
+        scene.batcher.speed.add(1000, 1.0)
+        waiting.append(asyncio.create_task(scene.ask("d")))
+        await asyncio.sleep(0.01)
+        scene.slow.may_go.set()
+        assert await asyncio.gather(*waiting) == [["AAAAA"], ["BBBB"], ["C"], ["D"]]
+        await first
+        scene.batcher.close()
+        await running
+
+    asyncio.run(fill())
 
 
 def test_closing_finishes_what_was_taken_and_takes_nothing_more() -> None:

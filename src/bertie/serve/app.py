@@ -48,7 +48,7 @@ def make_app(
 ) -> FastAPI:
     """All that a server does, for uvicorn to run."""
     metrics = Metrics()
-    batcher = Batcher(settings.batching, settings.limits.waiting, metrics)
+    batcher = Batcher(settings.batching, settings.limits, metrics)
     metrics.now["bertie_waiting_texts"] = lambda: batcher.num_waiting
 
     @asynccontextmanager

@@ -20,8 +20,9 @@ from bertie.errors import UserError
 from bertie.infer.verb import Verb
 from bertie.serve.metrics import Metrics
 from bertie.serve.refusals import Refused
-from bertie.serve.settings import Batching
+from bertie.serve.settings import Batching, Limits
 
+MEMORY = 0.9  # of the speed so far, after each batch
 A = TypeVar("A")
 
 
@@ -66,12 +67,29 @@ class Part(NamedTuple):
         return sum(self.job.sizes[self.start : self.end])
 
 
+@dataclass(slots=True)
+class Speed:
+    """Of the last batches, the latest most of all."""
+
+    num_tokens: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, num_tokens: int, seconds: float) -> None:
+        self.num_tokens = self.num_tokens * MEMORY + num_tokens
+        self.seconds = self.seconds * MEMORY + seconds
+
+    def seconds_for(self, num_tokens: int) -> float:
+        return num_tokens * self.seconds / self.num_tokens if self.num_tokens else 0.0
+
+
 class Batcher:
     """Takes questions, and answers each when its turn comes."""
 
-    def __init__(self, settings: Batching, max_waiting: int, metrics: Metrics) -> None:
-        self.settings, self.max_waiting, self.metrics = settings, max_waiting, metrics
+    def __init__(self, settings: Batching, limits: Limits, metrics: Metrics) -> None:
+        self.settings, self.limits, self.metrics = settings, limits, metrics
         self.num_waiting = 0  # items
+        self.num_tokens_waiting = 0
+        self.speed = Speed()
         self.is_closing = False
         self._lines: dict[str, deque[Job[Any]]] = {}  # by model; the first has its turn
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bertie-model")
@@ -92,6 +110,7 @@ class Batcher:
         job = Job(model=model, key=key, verb=verb, items=items, sizes=sizes, future=future)
         self._lines.setdefault(model, deque()).append(job)
         self.num_waiting += len(items)
+        self.num_tokens_waiting += sum(sizes)
         self._changed.set()
         try:
             return await future
@@ -101,17 +120,27 @@ class Batcher:
     def _check_room(self, num_items: int) -> None:
         if self.is_closing:
             raise Refused(503, "the server is shutting down; ask again in a moment")
-        if self.num_waiting + num_items > self.max_waiting:
+        if self.num_waiting + num_items > self.limits.waiting:
             raise Refused(
                 429,
-                f"{self.num_waiting} texts are waiting, and the limit is {self.max_waiting}; "
+                f"{self.num_waiting} texts are waiting, and the limit is {self.limits.waiting}; "
                 "ask again in a moment",
+            )
+        # How long a queue may be depends on how fast it moves. Something may always wait: the speed
+        # of small batches says little about that of large ones.
+        wait_s = self.speed.seconds_for(self.num_tokens_waiting)
+        if self.num_tokens_waiting >= self.settings.tokens and wait_s > self.limits.waiting_s:
+            raise Refused(
+                429,
+                f"what waits will take {wait_s:.1f} s, and the limit is {self.limits.waiting_s:g} "
+                "s; ask again in a moment",
             )
 
     def _leave(self, job: Job[Any]) -> None:
         if not job.num_left:
             return
         self.num_waiting -= job.num_left
+        self.num_tokens_waiting -= sum(job.sizes[job.num_taken :])
         self._lines[job.model].remove(job)
         if not self._lines[job.model]:
             del self._lines[job.model]
@@ -170,6 +199,7 @@ class Batcher:
             if job.num_left:
                 unfinished.append(job)
         self.num_waiting -= sum(part.end - part.start for part in parts)
+        self.num_tokens_waiting -= sum(part.num_tokens for part in parts)
         if rest or unfinished:
             self._lines[model] = rest + unfinished
         return parts
@@ -180,6 +210,7 @@ class Batcher:
         model = parts[0].job.model
         num_texts = sum(part.end - part.start for part in parts)
         num_tokens = sum(part.num_tokens for part in parts)
+        self.speed.add(num_tokens, seconds)
         self.metrics.texts.add(num_texts, model=model)
         self.metrics.tokens.add(num_tokens, model=model)
         self.metrics.batch_texts.see(num_texts, model=model)

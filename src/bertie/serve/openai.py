@@ -23,7 +23,7 @@ def add_openai_routes(app: FastAPI, desk: Desk, refusals: Mapping[int | str, Any
         """All models, and what each can do."""
         return {"object": "list", "data": [describe(one) for one in desk.models]}
 
-    some = {status: refusals[status] for status in (401, 404, 422)}
+    some: dict[int | str, Any] = {status: refusals[status] for status in (401, 404, 422)}
 
     @app.get("/v1/models/{model}", responses=some, tags=["models"])
     async def model_info(model: str) -> dict[str, Any]:

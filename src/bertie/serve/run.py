@@ -50,6 +50,9 @@ def run(
     # uvicorn stops gently, and then raises the signal again: by now there is nothing to stop.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
+    # Python lets a thread compute for 5 ms before another one may; who only wants to hand over
+    # bytes should not wait so long for the one that calls the model.
+    sys.setswitchinterval(0.0005)
     uvicorn.Server(config).run(sockets=[listening])
 
 

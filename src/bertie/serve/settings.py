@@ -13,6 +13,7 @@ class Limits:
     texts: int = 256  # that the model reads for one request; 413
     characters: int = 20_000  # of each text; 413
     waiting: int = 1_024  # texts of all requests that are not yet computed; 429
+    waiting_s: float = 5.0  # that what waits will take, by the speed so far; 429
     seconds: float = 30.0  # from the first byte of a request to its answer; 408, 504
 
     def __post_init__(self) -> None:
