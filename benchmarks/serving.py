@@ -19,6 +19,7 @@ import argparse
 import asyncio
 import csv
 import json
+import os
 import random
 import socket
 import subprocess
@@ -34,7 +35,7 @@ import machine
 from load import Ask, Seen, body, closed_loop, describe_seconds, open_loop
 
 CLIENTS = 64
-TOLERANCE = 1e-4
+TOLERANCE, LOW_TOLERANCE = 1e-4, 0.05  # of probabilities, in fp32 and below
 WORDS = 100  # of the beginning of a review
 EARLY = 5_000  # requests after which memory is looked at
 
@@ -59,8 +60,10 @@ def read_texts(dev: Path, reviews: Path | None) -> list[str]:
 class Known:
     """Texts with the engine's answers."""
 
-    def __init__(self, model: Path, texts: list[str]) -> None:
+    def __init__(self, model: Path, texts: list[str], tolerance: float) -> None:
         import bertie
+
+        self.tolerance = tolerance
 
         engine = bertie.load(model, device="cpu", show=False)
         room = engine.task.max_length if engine.task else engine.max_length
@@ -73,14 +76,16 @@ class Known:
 
     def classify(self, number: int) -> Ask:
         number %= len(self.texts)
-        wanted = self.classes[number]
+        wanted, tolerance = self.classes[number], self.tolerance
 
         def check(status: int, found: bytes) -> bool:
             if status != 200:
                 return False
             answer = json.loads(found)
-            return answer["label"] == wanted.label and all(
-                abs(answer["scores"][label] - score) < TOLERANCE
+            # Of a text on the fence, a lower precision may see the other side.
+            is_clear = max(wanted.scores.values()) > 0.5 + tolerance
+            return (answer["label"] == wanted.label or not is_clear) and all(
+                abs(answer["scores"][label] - score) < tolerance
                 for label, score in wanted.scores.items()
             )
 
@@ -94,7 +99,7 @@ class Known:
                 return False
             rows = json.loads(found)
             return len(rows) == len(numbers) and all(
-                max(abs(self.vectors[n] - row)) < TOLERANCE
+                max(abs(self.vectors[n] - row)) < self.tolerance
                 for n, row in zip(numbers, rows, strict=True)
             )
 
@@ -147,6 +152,12 @@ def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError("the server does not answer")
 
 
+def cpu_seconds(pid: int) -> float:
+    """That a process has computed for; other work on the machine hardly changes it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def resident_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("VmRSS"))
@@ -161,16 +172,24 @@ def measure_rate(known: Known, options: argparse.Namespace) -> dict[str, Any]:
     kinds = ["bertie", "plain", "padded"]
     rates: dict[str, list[float]] = {kind: [] for kind in kinds}
     latencies: dict[str, list[float]] = {kind: [] for kind in kinds}
+    costs: dict[str, list[float]] = {kind: [] for kind in kinds}
     for turn in range(options.turns):
         for kind in kinds[turn % 3 :] + kinds[: turn % 3]:
-            with serving(kind, options.model, options.threads) as (port, _):
+            more = ("--dtype", options.dtype) if kind == "bertie" else ()
+            with serving(kind, options.model, options.threads, *more) as (port, pid):
                 count = options.requests // (1 if kind == "bertie" else 3)
                 asyncio.run(closed_loop(port, CLIENTS, CLIENTS * 2, known.classify))  # to warm up
+                before = cpu_seconds(pid)
                 seen, seconds = asyncio.run(closed_loop(port, CLIENTS, count, known.classify))
+                computed = cpu_seconds(pid) - before
             check_all(seen, kind, count)
             rates[kind].append(count / seconds)
+            costs[kind].append(1000 * computed / count)
             latencies[kind] += seen.seconds
-            print(f"{kind:8} {count / seconds:7.1f} requests/s", flush=True)
+            print(
+                f"{kind:8} {count / seconds:7.1f} requests/s, {costs[kind][-1]:.1f} ms of CPU each",
+                flush=True,
+            )
     best = {kind: median(found) for kind, found in rates.items()}
     ratios = {
         kind: [ours / theirs for ours, theirs in zip(rates["bertie"], rates[kind], strict=True)]
@@ -179,6 +198,7 @@ def measure_rate(known: Known, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "requests_per_s": {k: [round(one, 1) for one in v] for k, v in rates.items()},
         "median_requests_per_s": {kind: round(one, 1) for kind, one in best.items()},
+        "cpu_ms_per_request": {k: round(median(v), 2) for k, v in costs.items()},
         "latency": {kind: describe_seconds(found) for kind, found in latencies.items()},
         "bertie_is_times_as_fast_as": {k: round(median(v), 2) for k, v in ratios.items()},
         "at_70_percent": measure_latency(known, options, best["bertie"] * 0.7),
@@ -188,7 +208,8 @@ def measure_rate(known: Known, options: argparse.Namespace) -> dict[str, Any]:
 def measure_latency(known: Known, options: argparse.Namespace, rate: float) -> dict[str, Any]:
     rng = random.Random(5)
     waits = [rng.expovariate(rate) for _ in range(options.requests)]
-    with serving("bertie", options.model, options.threads) as (port, _):
+    more = ("--dtype", options.dtype)
+    with serving("bertie", options.model, options.threads, *more) as (port, _):
         asyncio.run(closed_loop(port, CLIENTS, CLIENTS * 2, known.classify))
         seen, seconds = asyncio.run(open_loop(port, waits, known.classify))
     check_all(seen, "bertie", len(waits))
@@ -300,16 +321,19 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, required=True, help="dev.tsv of SST-2")
     parser.add_argument("--more", type=Path, help="reviews, JSON Lines with the field text")
     parser.add_argument("--threads", type=int, default=2, help="of each server")
+    parser.add_argument("--dtype", default="fp32", help="of bertie, for the rate")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--requests", type=int, help="of a turn, or of the soak")
     parser.add_argument("--seconds", type=float, default=20, help="of the overload")
     parser.add_argument("--try", dest="is_try", action="store_true", help="save nothing")
     options = parser.parse_args()
     options.requests = options.requests or USUAL[options.what]
-    known = Known(options.model, read_texts(options.texts, options.more))
+    tolerance = TOLERANCE if options.dtype == "fp32" else LOW_TOLERANCE
+    known = Known(options.model, read_texts(options.texts, options.more), tolerance)
     about = machine.describe("torch", "transformers", "fastapi", "uvicorn", "numpy")
     found = MEASURES[options.what](known, options)
-    result = {"clients": CLIENTS, "threads": options.threads, "texts": known.describe(), **found}
+    fixed = {"clients": CLIENTS, "threads": options.threads, "dtype": options.dtype}
+    result = {**fixed, "texts": known.describe(), **found}
     print(json.dumps(result, indent=2))
     if not options.is_try:
         print("saved", machine.save(f"serving-{options.what}", about, result))

@@ -148,14 +148,18 @@ class Batcher:
     async def run(self) -> None:
         """Answers what comes until it is closed and nothing is left."""
         loop = asyncio.get_running_loop()
+        ended_at = 0.0  # the batch before, if this one was waiting already
         while await self._gather():
             parts = self._take()
             self._num_before = sum(part.end - part.start for part in parts)
             started_at = time.monotonic()
             outcomes = await loop.run_in_executor(self._worker, answer_parts, parts)
             self._count(parts, time.monotonic() - started_at)
+            # Who waits for a batch waits for what lies between batches, too.
+            self.speed.add(num_tokens_of(parts), time.monotonic() - (ended_at or started_at))
             for part, outcome in zip(parts, outcomes, strict=True):
                 part.job.settle(outcome)
+            ended_at = time.monotonic() if self.num_waiting else 0.0
         self._worker.shutdown()
 
     def close(self) -> None:
@@ -199,7 +203,7 @@ class Batcher:
             if job.num_left:
                 unfinished.append(job)
         self.num_waiting -= sum(part.end - part.start for part in parts)
-        self.num_tokens_waiting -= sum(part.num_tokens for part in parts)
+        self.num_tokens_waiting -= num_tokens_of(parts)
         if rest or unfinished:
             self._lines[model] = rest + unfinished
         return parts
@@ -209,13 +213,16 @@ class Batcher:
             return
         model = parts[0].job.model
         num_texts = sum(part.end - part.start for part in parts)
-        num_tokens = sum(part.num_tokens for part in parts)
-        self.speed.add(num_tokens, seconds)
+        num_tokens = num_tokens_of(parts)
         self.metrics.texts.add(num_texts, model=model)
         self.metrics.tokens.add(num_tokens, model=model)
         self.metrics.batch_texts.see(num_texts, model=model)
         self.metrics.batch_tokens.see(num_tokens, model=model)
         self.metrics.batch_seconds.see(seconds, model=model)
+
+
+def num_tokens_of(parts: Sequence[Part]) -> int:
+    return sum(part.num_tokens for part in parts)
 
 
 def fit(job: Job[Any], room: int, *, is_first: bool) -> Part | None:

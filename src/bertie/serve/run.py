@@ -43,6 +43,7 @@ def run(
         access_log=False,  # the gate has its own
         log_config=None,
         server_header=False,
+        timeout_keep_alive=75,  # longer than proxies keep connections: they are the ones to close
         timeout_graceful_shutdown=int(settings.limits.seconds) + 1,
     )
     host, port = listening.getsockname()[:2]
