@@ -41,7 +41,7 @@ def serve(
 
     `bertie serve sentiment=runs/1/model ner=runs/2/model --port 8080 --api-key-file keys.txt`
 
-    `bertie serve my_model --set limits.texts=64 --set batching.tokens=8192`
+    `bertie serve my_model --set limits.texts=64 --set batching.tokens=16384`
     """
     # oneDNN, which multiplies matrices for torch, keeps code for the last 1,024 shapes. Nearly
     # every batch has a new one: memory grew by 1 kB a request, for nothing. It reads this once.

@@ -89,6 +89,7 @@ class Batcher:
         self.settings, self.limits, self.metrics = settings, limits, metrics
         self.num_waiting = 0  # items
         self.num_tokens_waiting = 0
+        self.num_tokens_computed = 0  # in the batch at work
         self.speed = Speed()
         self.is_closing = False
         self._lines: dict[str, deque[Job[Any]]] = {}  # by model; the first has its turn
@@ -128,7 +129,7 @@ class Batcher:
             )
         # How long a queue may be depends on how fast it moves. Something may always wait: the speed
         # of small batches says little about that of large ones.
-        wait_s = self.speed.seconds_for(self.num_tokens_waiting)
+        wait_s = self.speed.seconds_for(self.num_tokens_waiting + self.num_tokens_computed)
         if self.num_tokens_waiting >= self.settings.tokens and wait_s > self.limits.waiting_s:
             raise Refused(
                 429,
@@ -152,11 +153,12 @@ class Batcher:
         while await self._gather():
             parts = self._take()
             self._num_before = sum(part.end - part.start for part in parts)
+            self.num_tokens_computed = num_tokens_of(parts)
             started_at = time.monotonic()
             outcomes = await loop.run_in_executor(self._worker, answer_parts, parts)
             self._count(parts, time.monotonic() - started_at)
             # Who waits for a batch waits for what lies between batches, too.
-            self.speed.add(num_tokens_of(parts), time.monotonic() - (ended_at or started_at))
+            self.speed.add(self.num_tokens_computed, time.monotonic() - (ended_at or started_at))
             for part, outcome in zip(parts, outcomes, strict=True):
                 part.job.settle(outcome)
             ended_at = time.monotonic() if self.num_waiting else 0.0
