@@ -7,11 +7,12 @@ import { EXAMPLES, WORDS } from "/page/words.js";
 
 const find = (id) => document.getElementById(id);
 const state = { models: [], model: null, verb: "", language: "en" };
+const trouble = find("trouble"); // stands below the form once there is one
 const words = () => WORDS[state.language];
 
 function showTrouble(error) {
   const known = words()[`s${error.status}`] ?? "";
-  find("trouble").textContent = error instanceof Trouble ? [known, error.message].filter(Boolean).join(" ") : "";
+  trouble.textContent = error instanceof Trouble ? [known, error.message].filter(Boolean).join(" ") : "";
   if (!(error instanceof Trouble)) throw error;
   if (error.status === 401) {
     find("key-form").hidden = false;
@@ -90,8 +91,8 @@ function showPanel() {
       if (event.target.tagName === "SELECT" && result.childElementCount) form.requestSubmit();
     },
   }, ...inputs.flat(), element("div", { class: "actions" }, button, ...masks, ...choices.flat()));
-  find("trouble").textContent = "";
-  find("panel").replaceChildren(form, result,
+  trouble.textContent = "";
+  find("panel").replaceChildren(form, trouble, result,
     element("details", { open: "" }, element("summary", {}, words().code), calls));
   refresh();
 }
@@ -126,7 +127,7 @@ async function run(panel, fields, button, result) {
   const body = panel.body(fields, model);
   button.setAttribute("aria-busy", "true");
   button.textContent = words().asking;
-  find("trouble").textContent = "";
+  trouble.textContent = "";
   try {
     const answer = await ask(`/v1/${model.id}/${verb}`, body);
     if (state.model === model && state.verb === verb) {
@@ -173,7 +174,7 @@ async function load() {
     state.models = (await ask("/v1/models")).data;
     state.model = state.models[0];
     find("key-form").hidden = true;
-    find("trouble").textContent = "";
+    trouble.textContent = "";
     showAll();
   } catch (error) {
     showTrouble(error);
