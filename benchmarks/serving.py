@@ -175,7 +175,7 @@ def measure_rate(known: Known, options: argparse.Namespace) -> dict[str, Any]:
     costs: dict[str, list[float]] = {kind: [] for kind in kinds}
     for turn in range(options.turns):
         for kind in kinds[turn % 3 :] + kinds[: turn % 3]:
-            more = ("--dtype", options.dtype) if kind == "bertie" else ()
+            more = ("--precision", options.precision) if kind == "bertie" else ()
             with serving(kind, options.model, options.threads, *more) as (port, pid):
                 count = options.requests // (1 if kind == "bertie" else 3)
                 asyncio.run(closed_loop(port, CLIENTS, CLIENTS * 2, known.classify))  # to warm up
@@ -208,7 +208,7 @@ def measure_rate(known: Known, options: argparse.Namespace) -> dict[str, Any]:
 def measure_latency(known: Known, options: argparse.Namespace, rate: float) -> dict[str, Any]:
     rng = random.Random(5)
     waits = [rng.expovariate(rate) for _ in range(options.requests)]
-    more = ("--dtype", options.dtype)
+    more = ("--precision", options.precision)
     with serving("bertie", options.model, options.threads, *more) as (port, _):
         asyncio.run(closed_loop(port, CLIENTS, CLIENTS * 2, known.classify))
         seen, seconds = asyncio.run(open_loop(port, waits, known.classify))
@@ -321,18 +321,18 @@ def main() -> None:
     parser.add_argument("--texts", type=Path, required=True, help="dev.tsv of SST-2")
     parser.add_argument("--more", type=Path, help="reviews, JSON Lines with the field text")
     parser.add_argument("--threads", type=int, default=2, help="of each server")
-    parser.add_argument("--dtype", default="fp32", help="of bertie, for the rate")
+    parser.add_argument("--precision", default="fp32", help="of bertie, for the rate")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--requests", type=int, help="of a turn, or of the soak")
     parser.add_argument("--seconds", type=float, default=20, help="of the overload")
     parser.add_argument("--try", dest="is_try", action="store_true", help="save nothing")
     options = parser.parse_args()
     options.requests = options.requests or USUAL[options.what]
-    tolerance = TOLERANCE if options.dtype == "fp32" else LOW_TOLERANCE
+    tolerance = TOLERANCE if options.precision == "fp32" else LOW_TOLERANCE
     known = Known(options.model, read_texts(options.texts, options.more), tolerance)
     about = machine.describe("torch", "transformers", "fastapi", "uvicorn", "numpy")
     found = MEASURES[options.what](known, options)
-    fixed = {"clients": CLIENTS, "threads": options.threads, "dtype": options.dtype}
+    fixed = {"clients": CLIENTS, "threads": options.threads, "precision": options.precision}
     result = {**fixed, "texts": known.describe(), **found}
     print(json.dumps(result, indent=2))
     if not options.is_try:

@@ -28,7 +28,9 @@ SURFACE = {
     "predict": "model file out format skip_bad sets",
     "embed": "model file out pooling layer normalise column format",
     "similar": "model texts query top column format",
-    "serve": "models host port api_key_file allow_origin threads device dtype recipe sets",
+    "export": "model to out dtype dev",
+    "inspect": "model text out",
+    "serve": "models host port api_key_file allow_origin threads device precision recipe sets",
     "quickstart": "out",
 }
 

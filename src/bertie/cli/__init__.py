@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from bertie.cli.asking import embed, predict, similar
+from bertie.cli.exporting import export, inspect
 from bertie.cli.serving import serve
 from bertie.cli.show import (
     progress_bar,
@@ -408,6 +409,8 @@ app.command()(evaluate)
 app.command()(predict)
 app.command()(embed)
 app.command()(similar)
+app.command()(export)
+app.command()(inspect)
 app.command()(serve)
 
 

@@ -27,7 +27,9 @@ def serve(
         int | None, typer.Option(min=1, help="That compute; all cores if not said.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda; a GPU where there is one.")] = None,
-    dtype: Annotated[str, typer.Option(help="fp32, bf16 or fp16.")] = "fp32",
+    precision: Annotated[
+        str, typer.Option(help="fp32, bf16, int8 (CPU) or fp16 (GPU): the lower, the faster.")
+    ] = "fp32",
     recipe: Annotated[str | None, typer.Option(help="A TOML file with limits.")] = None,
     sets: Sets = None,
 ) -> None:
@@ -65,7 +67,7 @@ def serve(
     listening = open_socket(host, port)
     if threads is not None:
         torch.set_num_threads(threads)
-    opened = load_models(models, device=device, dtype=dtype)
+    opened = load_models(models, device=device, precision=precision)
     app = make_app(opened, settings, keys=keys, origins=allow_origin or ())
     names = ", ".join(one.name for one in opened)
     run(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor, nn
 
 from bertie.infer.engine import Engine
 from bertie.model.bert import Bert
@@ -26,14 +27,19 @@ def share_encoders(engines: Sequence[Engine]) -> int:
 
 
 def has_same_encoder(one: Bert, other: Bert) -> bool:
-    if one.config != other.config:
-        return False
-    return all(
-        weight.dtype == other_weight.dtype and torch.equal(weight, other_weight)
-        for part in SHARED
-        for weight, other_weight in zip(
-            one.get_submodule(part).parameters(),
-            other.get_submodule(part).parameters(),
-            strict=True,
-        )
+    return one.config == other.config and all(
+        has_same_weights(one.get_submodule(part), other.get_submodule(part)) for part in SHARED
     )
+
+
+def has_same_weights(one: nn.Module, other: nn.Module) -> bool:
+    """All that is in them, also where it was laid out for a CPU."""
+    first, second = one.state_dict(), other.state_dict()
+    return first.keys() == second.keys() and all(
+        weight.dtype == second[name].dtype and torch.equal(plain(weight), plain(second[name]))
+        for name, weight in first.items()
+    )
+
+
+def plain(weight: Tensor) -> Tensor:
+    return weight.to_dense() if weight.is_mkldnn else weight

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bertie.infer.engine import Engine
-from bertie.infer.looking import look_verb
 from bertie.infer.verb import Verb, text_size
+from bertie.serve.attention import look_verb
 from bertie.serve.refusals import Refused
 
 MAX_FILLS = 10_000  # pieces for all masks of a request; each is about 100 bytes

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from bertie.infer.answers import to_json
 from bertie.infer.embed import cosines
 from bertie.infer.fill import Filled
-from bertie.infer.looking import Looks
 from bertie.infer.verb import Verb
+from bertie.serve.attention import Looks
 from bertie.serve.batcher import Batcher
 from bertie.serve.bodies import (
     AnyBody,

@@ -49,12 +49,13 @@ class Models:
 
 
 def load_models(
-    arguments: Sequence[str], *, device: str | None = None, dtype: str = "fp32"
+    arguments: Sequence[str], *, device: str | None = None, precision: str = "fp32"
 ) -> Models:
     """Opens NAME=DIRECTORY, or DIRECTORY, which names itself; equal encoders are kept once."""
     places = name_directories(arguments)
     engines = [
-        Engine.load(place, device=device, dtype=dtype, show=False) for place in places.values()
+        Engine.load(place, device=device, precision=precision, show=False)
+        for place in places.values()
     ]
     share_encoders(engines)
     return Models(

@@ -9,7 +9,7 @@ import transformers
 
 import bertie
 from bertie.errors import UserError
-from bertie.infer.looking import look_verb
+from bertie.serve.attention import look_verb
 from tests.checkpoint.theirs import open_theirs
 from tests.infer.models import SENTENCES, make_directory
 
