@@ -32,6 +32,7 @@ SURFACE = {
     "table7": "model train out dev test seeds skip_bad sets",
     "export": "model to out dtype dev",
     "inspect": "model text out",
+    "serve": "models host port api_key_file allow_origin threads device precision recipe sets",
     "quickstart": "out",
 }
 

@@ -25,7 +25,7 @@ TOY = Scale(
     pretrain=(*SMALL, "train.budget=3 steps", "train.threads=1"),
     finetune=("train.budget=1 epochs", "train.threads=1"),
 )
-VERBS = ["vocab", "tokenize", "prepare", "pretrain", "fill", "finetune"]
+VERBS = ["vocab", "tokenize", "prepare", "pretrain", "fill", "finetune", "serve"]
 PACKAGES = ("email", "json", "http", "logging")
 
 

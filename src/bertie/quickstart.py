@@ -83,6 +83,8 @@ def run_quickstart(
     yield "$ bertie prepare YOUR_TEXT --vocab my_vocab --out my_store"
     yield "$ bertie pretrain tiny-cpu --store my_store --out my_run"
     yield "$ bertie finetune --model my_run/model --train YOUR_TABLE --out my_task"
+    yield "Both models on a page to try them (pip install 'bertie[serve]'):"
+    yield command("serve", out / RUN / "model", out / TUNED / "model")
 
 
 # --- the text ---

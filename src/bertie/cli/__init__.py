@@ -15,6 +15,7 @@ import typer
 from bertie.cli.asking import embed, predict, similar
 from bertie.cli.exporting import export, inspect
 from bertie.cli.features import features, table7
+from bertie.cli.serving import serve
 from bertie.cli.show import (
     progress_bar,
     read_lines,
@@ -413,6 +414,7 @@ app.command()(features)
 app.command()(table7)
 app.command()(export)
 app.command()(inspect)
+app.command()(serve)
 
 
 @app.command()

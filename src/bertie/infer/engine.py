@@ -3,14 +3,15 @@
     engine = Engine.load(Path("model"))
     engine.fill("Paris is the [MASK] of France.").best
 
-Each verb answers one item, or many in their order; `..._each` answers a stream while it comes.
+Each verb answers one item, or many in their order; `..._each` answers a stream while it comes, and
+`..._verb` is how it is done, for those who gather items of many people, as the server does.
 Texts that are longer than the model are read in windows.
 """
 
 # N texts   D hidden size
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast, get_args, overload
@@ -145,13 +146,13 @@ class Engine:
         A text longer than the model is read in a window around each mask. "[SEP]" and its like
         are plain text in it.
         """
-        verb = self._fill(top)
+        verb = self.fill_verb(top)
         return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
 
     def fill_each(self, texts: Iterable[str], *, top: int = 5) -> Iterator[Filled]:
-        return self._fill(top).each(texts)
+        return self.fill_verb(top).each(texts)
 
-    def _fill(self, top: int) -> Verb[Masked, Filled]:
+    def fill_verb(self, top: int) -> Verb[Masked, Filled]:
         check_ability("fill", self.model.heads, self.source)
         if not 1 <= top <= self.model.config.vocab_size:
             raise UserError(f"top is 1 to {self.model.config.vocab_size:,}; found {top}")
@@ -169,13 +170,13 @@ class Engine:
     def score(self, texts: Iterable[str]) -> list[Scored]: ...
     def score(self, texts: str | Iterable[str]) -> Scored | list[Scored]:
         """The pseudo-log-likelihood of a text, or of many: each token masked in turn."""
-        verb = self._score()
+        verb = self.score_verb()
         return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
 
     def score_each(self, texts: Iterable[str]) -> Iterator[Scored]:
-        return self._score().each(texts)
+        return self.score_verb().each(texts)
 
-    def _score(self) -> Verb[Scorable, Scored]:
+    def score_verb(self) -> Verb[Scorable, Scored]:
         check_ability("score", self.model.heads, self.source)
         size = self.max_length
         return Verb(
@@ -195,11 +196,11 @@ class Engine:
 
         Of a long text, the mean of its windows' logits decides.
         """
-        verb = self._classify(ask.make_text, is_paired=False)
+        verb = self.classify_verb(is_paired=False)
         return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
 
     def classify_each(self, texts: Iterable[str]) -> Iterator[Classified]:
-        return self._classify(ask.make_text, is_paired=False).each(texts)
+        return self.classify_verb(is_paired=False).each(texts)
 
     @overload
     def classify_pairs(self, pairs: Pair) -> Classified: ...
@@ -207,23 +208,20 @@ class Engine:
     def classify_pairs(self, pairs: Iterable[Pair]) -> list[Classified]: ...
     def classify_pairs(self, pairs: Pair | Iterable[Pair]) -> Classified | list[Classified]:
         """The same of a pair of texts, ("A man eats.", "He is hungry."), or of many pairs."""
-        verb = self._classify(ask.make_pair, is_paired=True)
+        verb = self.classify_verb(is_paired=True)
         return verb.one(pairs) if is_pair(pairs) else self._all(verb, pairs)
 
     def classify_pairs_each(self, pairs: Iterable[Pair]) -> Iterator[Classified]:
-        return self._classify(ask.make_pair, is_paired=True).each(pairs)
+        return self.classify_verb(is_paired=True).each(pairs)
 
-    def _classify(
-        self, read: Callable[[object], TextExample], *, is_paired: bool
-    ) -> Verb[TextExample, Classified]:
+    def classify_verb(self, *, is_paired: bool) -> Verb[TextExample, Classified]:
         task = self._settled(Classify, "classify_pairs" if is_paired else "classify")
         if reads_pairs(task) is (not is_paired):
             was, verb = ("single texts", "classify") if is_paired else ("pairs", "classify_pairs")
             raise UserError(f"{self.source} was fine-tuned on {was}; ask it with {verb}")
         answer = partial(classify_all, task, self.model, self.tokenizer)
-        return Verb(
-            read=read, size=ask.size_of, answer=answer, what="pair" if is_paired else "text"
-        )
+        read, what = (ask.make_pair, "pair") if is_paired else (ask.make_text, "text")
+        return Verb(read=read, size=ask.size_of, answer=answer, what=what)
 
     # Tag words.
 
@@ -236,13 +234,13 @@ class Engine:
 
         Of a long text, each word is decided in the window in which it stands most centrally.
         """
-        verb = self._tag()
+        verb = self.tag_verb()
         return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
 
     def tag_each(self, texts: Iterable[str]) -> Iterator[Tagged]:
-        return self._tag().each(texts)
+        return self.tag_verb().each(texts)
 
-    def _tag(self) -> Verb[TagExample, Tagged]:
+    def tag_verb(self) -> Verb[TagExample, Tagged]:
         task = self._settled(Tag, "tag")
         return Verb(
             read=lambda text: ask.make_tagged(text, task.level, self.tokenizer),
@@ -266,16 +264,16 @@ class Engine:
         Many questions go with as many contexts, or with the one that is given. There is no answer
         where the model was fine-tuned to say so, and its threshold does.
         """
-        verb = self._answer()
+        verb = self.answer_verb()
         if isinstance(question, str) and isinstance(context, str):
             return verb.one((question, context))
         return self._all(verb, pair_up(question, context, what="questions and contexts"))
 
     def answer_each(self, pairs: Iterable[Pair]) -> Iterator[Answered]:
         """The answers to (question, context), (question, context), ..."""
-        return self._answer().each(pairs)
+        return self.answer_verb().each(pairs)
 
-    def _answer(self) -> Verb[SpanExample, Answered]:
+    def answer_verb(self) -> Verb[SpanExample, Answered]:
         task = self._settled(Span, "answer")
         answer = partial(answer_all, task, self.model, self.tokenizer)
         return Verb(read=ask.make_question, size=ask.size_of, answer=answer, what="question")
@@ -290,16 +288,16 @@ class Engine:
         self, prompt: str | Iterable[str], options: Sequence[str] | Iterable[Sequence[str]]
     ) -> Chosen | list[Chosen]:
         """The option that fits a prompt best; many prompts go with as many lists of options."""
-        verb = self._choose()
+        verb = self.choose_verb()
         if isinstance(prompt, str):
             return verb.one((prompt, options))
         return self._all(verb, pair_up(prompt, options, what="prompts and lists of options"))
 
     def choose_each(self, choices: Iterable[Choices]) -> Iterator[Chosen]:
         """The choices of (prompt, options), (prompt, options), ..."""
-        return self._choose().each(choices)
+        return self.choose_verb().each(choices)
 
-    def _choose(self) -> Verb[ChoiceExample, Chosen]:
+    def choose_verb(self) -> Verb[ChoiceExample, Chosen]:
         task = self._settled(Choice, "choose")
         answer = partial(choose_all, task, self.model, self.tokenizer)
         return Verb(read=ask.make_choice, size=ask.size_of, answer=answer, what="prompt")
@@ -319,7 +317,7 @@ class Engine:
         `pooling` is mean, cls or max; `layer` is 0 (the embeddings) to the number of layers, or
         -1 (the last), -2, ...; see `embed.py` for what suits a model, which is the default.
         """
-        verb = self._embed(pooling, layer, normalise)
+        verb = self.embed_verb(pooling, layer, normalise)
         if isinstance(texts, str):
             return verb.one(texts)
         rows = self._all(verb, texts)
@@ -333,9 +331,9 @@ class Engine:
         layer: int | None = None,
         normalise: bool = False,
     ) -> Iterator[np.ndarray]:
-        return self._embed(pooling, layer, normalise).each(texts)
+        return self.embed_verb(pooling, layer, normalise).each(texts)
 
-    def _embed(
+    def embed_verb(
         self, pooling: Pooling | None, layer: int | None, normalise: bool
     ) -> Verb[str, np.ndarray]:
         usual = self.embedding
@@ -370,7 +368,7 @@ class Engine:
 
     def similarity_each(self, pairs: Iterable[Pair]) -> Iterator[float]:
         """The cosines of (text, text), (text, text), ..."""
-        embed = self._embed(None, None, True).answer
+        embed = self.embed_verb(None, None, True).answer
 
         def compare(chunk: Sequence[tuple[str, str]]) -> list[float]:
             vectors = np.stack(embed([text for pair in chunk for text in pair]))  # (2N, D)

@@ -1,0 +1,78 @@
+"""The verb serve."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertie.cli.tuning import Sets
+from bertie.errors import UserError
+
+
+def serve(
+    models: Annotated[
+        list[str], typer.Argument(help="Model directories, or NAME=DIRECTORY.", metavar="MODEL...")
+    ],
+    host: Annotated[str, typer.Option(help="0.0.0.0 for all of the network.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="Who may ask: a file with one key a line.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None, typer.Option(help="A site whose pages may ask (CORS); none if not said.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="That compute; all cores if not said.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda; a GPU where there is one.")] = None,
+    precision: Annotated[
+        str, typer.Option(help="fp32, bf16, int8 (CPU) or fp16 (GPU): the lower, the faster.")
+    ] = "fp32",
+    recipe: Annotated[str | None, typer.Option(help="A TOML file with limits.")] = None,
+    sets: Sets = None,
+) -> None:
+    """Serve models of every head over HTTP, with a page to try them on.
+
+    A directory called `model` goes by the name of the folder it is in. Each model answers under
+    /v1/NAME/: fill, classify, tag, answer, choose, embed, similarity, attention, as far as its head
+    can. The page is at /, what can be asked at /docs. Ctrl-C stops when all is answered.
+
+    `bertie serve quickstart/run/model`
+
+    `bertie serve sentiment=runs/1/model ner=runs/2/model --port 8080 --api-key-file keys.txt`
+
+    `bertie serve my_model --set limits.texts=64 --set batching.tokens=16384`
+    """
+    # oneDNN, which multiplies matrices for torch, keeps code for the last 1,024 shapes. Nearly
+    # every batch has a new one: memory grew by 1 kB a request, for nothing. It reads this once.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    from bertie.config import read_recipe
+
+    try:
+        from bertie.serve.app import make_app
+        from bertie.serve.keys import Keys
+        from bertie.serve.models import load_models
+        from bertie.serve.run import open_socket, run
+        from bertie.serve.settings import ServeRecipe
+    except ModuleNotFoundError as error:
+        if error.name not in ("fastapi", "uvicorn", "starlette", "pydantic"):
+            raise
+        raise UserError("a server needs more packages: pip install 'bertie[serve]'") from None
+    import torch
+
+    settings = read_recipe(ServeRecipe, recipe, sets or [])
+    keys = None if api_key_file is None else Keys.read(api_key_file)
+    listening = open_socket(host, port)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    opened = load_models(models, device=device, precision=precision)
+    app = make_app(opened, settings, keys=keys, origins=allow_origin or ())
+    names = ", ".join(one.name for one in opened)
+    run(
+        app,
+        listening,
+        settings,
+        on_start=lambda address: print(f"bertie: {names} at {address}", file=sys.stderr),
+    )

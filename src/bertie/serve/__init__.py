@@ -1,0 +1,1 @@
+"""Model directories behind HTTP, and a page to try them on."""

@@ -1,0 +1,201 @@
+"""The application: its paths, and what goes in and out of each."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import FileResponse
+from starlette.staticfiles import StaticFiles
+
+from bertie import __version__
+from bertie.errors import UserError
+from bertie.infer.answers import Answered, Chosen, Classified, Tagged
+from bertie.serve import bodies
+from bertie.serve.batcher import Batcher
+from bertie.serve.desk import Desk
+from bertie.serve.gate import Gate
+from bertie.serve.keys import Keys
+from bertie.serve.metrics import Metrics
+from bertie.serve.models import Models
+from bertie.serve.openai import add_openai_routes
+from bertie.serve.refusals import KINDS, Refused, explain, make_reply
+from bertie.serve.settings import ServeRecipe
+
+PAGE = Path(str(files("bertie.serve") / "page"))
+# Nothing from outside, whatever a text on the page should turn out to be.
+CONTENT_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": bodies.ErrorAnswer, "description": KINDS[status]}
+    for status in (400, 401, 404, 408, 413, 422, 429, 503, 504)
+}
+
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
+
+
+def make_app(
+    models: Models,
+    settings: ServeRecipe,
+    *,
+    keys: Keys | None = None,
+    origins: Sequence[str] = (),
+) -> FastAPI:
+    """All that a server does, for uvicorn to run."""
+    metrics = Metrics()
+    batcher = Batcher(settings.batching, settings.limits, metrics)
+    metrics.now["bertie_waiting_texts"] = lambda: batcher.num_waiting
+
+    @asynccontextmanager
+    async def live(app: FastAPI) -> AsyncIterator[None]:
+        """What was taken is finished before the end."""
+        running = asyncio.create_task(batcher.run())
+        yield
+        batcher.close()
+        await running
+
+    app = FastAPI(
+        title="bertie",
+        version=__version__,
+        summary="BERT models: masks, classes, tags, answers, choices, vectors.",
+        lifespan=live,
+        docs_url=None,  # these load scripts from elsewhere; ours is /docs of the page
+        redoc_url=None,
+    )
+    desk = Desk(models, batcher, settings.limits)
+    add_verb_routes(app, desk)
+    add_openai_routes(app, desk, REFUSALS)
+    add_state_routes(app, batcher, metrics)
+    add_page_routes(app)
+    add_refusals(app)
+    app.add_middleware(Gate, limits=settings.limits, keys=keys, metrics=metrics)
+    if origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    return app
+
+
+def add_verb_routes(app: FastAPI, desk: Desk) -> None:
+    """Answers are sent as the engine made them: their types are for those who read /docs."""
+
+    def post(verb: str, answer: Any) -> Callable[[Handler], Handler]:
+        return app.post(
+            f"/v1/{{model}}/{verb}", response_model=answer, responses=REFUSALS, tags=["verbs"]
+        )
+
+    @post("fill", bodies.FillAnswer | list[bodies.FillAnswer])
+    async def fill(model: str, body: bodies.FillBody, request: Request) -> Response:
+        """The best pieces for each mask of a text."""
+        return as_json(await desk.answer(request, model, "fill", body))
+
+    @post("classify", Classified | list[Classified])
+    async def classify(model: str, body: bodies.ClassifyBody, request: Request) -> Response:
+        """The class of a text or of a pair of texts; its labels; or its number."""
+        return as_json(await desk.answer(request, model, "classify", body))
+
+    @post("tag", Tagged | list[Tagged])
+    async def tag(model: str, body: bodies.TagBody, request: Request) -> Response:
+        """The spans of a text, such as names, and the tags of its words."""
+        return as_json(await desk.answer(request, model, "tag", body))
+
+    @post("answer", Answered | list[Answered])
+    async def answer(model: str, body: bodies.AnswerBody, request: Request) -> Response:
+        """The answer to a question, cut from its context, and the next best candidates."""
+        return as_json(await desk.answer(request, model, "answer", body))
+
+    @post("choose", Chosen | list[Chosen])
+    async def choose(model: str, body: bodies.ChooseBody, request: Request) -> Response:
+        """The option that fits a prompt best."""
+        return as_json(await desk.answer(request, model, "choose", body))
+
+    @post("embed", list[float] | list[list[float]])
+    async def embed(model: str, body: bodies.EmbedBody, request: Request) -> Response:
+        """The vector of a text."""
+        return as_json(await desk.answer(request, model, "embed", body))
+
+    @post("similarity", float | list[float] | list[list[float]])
+    async def similarity(model: str, body: bodies.SimilarityBody, request: Request) -> Response:
+        """The cosine of texts' vectors: of a and b, or of each text with each."""
+        return as_json(await desk.similarity(request, model, body))
+
+    @post("attention", bodies.AttentionAnswer)
+    async def attention(model: str, body: bodies.AttentionBody, request: Request) -> Response:
+        """How much each piece of a text looks at each other one, in each head of a layer."""
+        return as_json(await desk.answer(request, model, "attention", body))
+
+
+def as_json(content: bytes) -> Response:
+    return Response(content, media_type="application/json")
+
+
+def add_state_routes(app: FastAPI, batcher: Batcher, metrics: Metrics) -> None:
+    @app.get("/health", tags=["state"])
+    async def health() -> dict[str, str]:
+        """Whether the process lives."""
+        return {"status": "ok"}
+
+    @app.get("/ready", responses={503: REFUSALS[503]}, tags=["state"])
+    async def ready() -> dict[str, str]:
+        """Whether it takes requests: models are open, and it is not shutting down."""
+        if batcher.is_closing:
+            raise Refused(503, "the server is shutting down")
+        return {"status": "ok"}
+
+    @app.get("/metrics", response_class=Response, tags=["state"])
+    async def show_metrics() -> Response:
+        """Numbers, for Prometheus."""
+        return Response(metrics.write(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def add_page_routes(app: FastAPI) -> None:
+    headers = {"content-security-policy": CONTENT_POLICY, "cache-control": "no-cache"}
+
+    @app.get("/", include_in_schema=False)
+    async def page() -> FileResponse:
+        return FileResponse(PAGE / "index.html", headers=headers)
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> FileResponse:
+        return FileResponse(PAGE / "docs.html", headers=headers)
+
+    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+
+
+def add_refusals(app: FastAPI) -> None:
+    """Whatever goes wrong is told in one form."""
+
+    def reply(refused: Refused) -> Response:
+        made = make_reply(refused)
+        return Response(made.body, made.status, headers=made.headers)
+
+    async def refuse(request: Request, error: Exception) -> Response:
+        if isinstance(error, Refused):
+            return reply(error)
+        if isinstance(error, RequestValidationError):
+            return reply(explain(error.errors()))
+        if isinstance(error, HTTPException):
+            return reply(explain_http(request, error))
+        if isinstance(error, UserError):
+            return reply(Refused(422, str(error)))
+        return reply(Refused(500, "something went wrong here; the server's log says what"))
+
+    for kind in (Refused, RequestValidationError, HTTPException, UserError, Exception):
+        app.add_exception_handler(kind, refuse)
+
+
+def explain_http(request: Request, error: HTTPException) -> Refused:
+    """Of the framework's own."""
+    path = request.scope["path"]
+    if error.status_code == 404:
+        return Refused(404, f"there is nothing at {path}; /docs lists what there is")
+    if error.status_code == 405:
+        return Refused(405, f"{path} does not take {request.method}; /docs says what it takes")
+    if error.status_code == 400:
+        return Refused(400, "the body is no JSON")
+    return Refused(error.status_code, str(error.detail))

@@ -1,0 +1,202 @@
+// Puts the page together: models, languages, tabs, and the panel that is open.
+
+import { Trouble, ask, curl, key, python } from "/page/calls.js";
+import { element } from "/page/draw.js";
+import { PANELS } from "/page/panels.js";
+import { EXAMPLES, WORDS } from "/page/words.js";
+
+const find = (id) => document.getElementById(id);
+const state = { models: [], model: null, verb: "", language: "en" };
+const trouble = find("trouble"); // stands below the form once there is one
+const words = () => WORDS[state.language];
+
+function showTrouble(error) {
+  const known = words()[`s${error.status}`] ?? "";
+  trouble.textContent = error instanceof Trouble ? [known, error.message].filter(Boolean).join(" ") : "";
+  if (!(error instanceof Trouble)) throw error;
+  if (error.status === 401) {
+    find("key-form").hidden = false;
+    find("key").focus();
+  }
+}
+
+// The page around the panel.
+
+function showWords() {
+  document.documentElement.lang = state.language;
+  for (const one of document.querySelectorAll("[data-word]")) one.textContent = words()[one.dataset.word];
+  find("tabs").setAttribute("aria-label", words().tabs);
+}
+
+function showModels() {
+  find("model").replaceChildren(...state.models.map((model) => element("option", { value: model.id }, model.id)));
+  if (state.model) find("model").value = state.model.id;
+}
+
+function showAbout() {
+  const { max_length, num_layers, num_heads, hidden_size, kind, labels } = state.model;
+  const parts = [`${num_layers} ${words().layers} × ${hidden_size}`, `${num_heads} ${words().heads}`,
+                 `${max_length} ${words().tokens} (${words().windows})`];
+  const names = [...new Set(kind === "spans" ? labels.slice(1).map((label) => label.slice(2)) : labels)];
+  if (names.length) parts.push(`${words().labels}: ${names.slice(0, 12).join(", ")}`);
+  find("about").textContent = parts.join(" · ");
+}
+
+function showTabs() {
+  const verbs = state.model.verbs.filter((verb) => verb in PANELS);
+  if (!verbs.includes(state.verb)) state.verb = verbs[0];
+  find("tabs").replaceChildren(...verbs.map((verb) => element("button", {
+    role: "tab", type: "button", id: `tab-${verb}`, "aria-controls": "panel",
+    "aria-selected": String(verb === state.verb), tabindex: verb === state.verb ? "0" : "-1",
+    onclick: () => open(verb), onkeydown: (event) => step(event, verbs),
+  }, words()[verb])));
+  find("panel").setAttribute("aria-labelledby", `tab-${state.verb}`);
+}
+
+function step(event, verbs) {
+  const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+  if (!move) return;
+  event.preventDefault();
+  open(verbs[(verbs.indexOf(state.verb) + move + verbs.length) % verbs.length]);
+  find(`tab-${state.verb}`).focus();
+}
+
+function open(verb) {
+  state.verb = verb;
+  showTabs();
+  showPanel();
+}
+
+// The panel.
+
+function showPanel() {
+  const panel = PANELS[state.verb];
+  const example = EXAMPLES[state.language][panel.example?.(state.model) ?? state.verb];
+  const fields = panel.fields(state.model);
+  const inputs = fields.map((field) => makeField(field, example[field.name]));
+  const masks = fields.filter((field) => field.hasMask).map((field) => makeMaskButton(field.name));
+  const choices = (panel.choices?.(state.model, words()) ?? []).map(makeChoice);
+  const result = element("div", { class: "result", id: "result", "aria-live": "polite" });
+  const calls = element("div", { id: "calls" });
+  const button = element("button", { class: "main", id: "run" }, words().run);
+  const read = () => Object.fromEntries(
+    [...find("panel").querySelectorAll("[data-field]")].map((one) => [one.dataset.field, one.value]));
+  const refresh = () => showCalls(calls, panel.body(read(), state.model));
+  const form = element("form", {
+    oninput: refresh,
+    onsubmit: (event) => { event.preventDefault(); run(panel, read(), button, result); },
+    onkeydown: (event) => { if (event.key === "Enter" && event.ctrlKey) form.requestSubmit(); },
+    onchange: (event) => {
+      refresh();
+      if (event.target.tagName === "SELECT" && result.childElementCount) form.requestSubmit();
+    },
+  }, ...inputs.flat(), element("div", { class: "actions" }, button, ...masks, ...choices.flat()));
+  trouble.textContent = "";
+  find("panel").replaceChildren(form, trouble, result,
+    element("details", { open: "" }, element("summary", {}, words().code), calls));
+  refresh();
+}
+
+function makeField({ name, word, rows, hasMask, isOptional }, example) {
+  const area = element("textarea", {
+    id: `field-${name}`, "data-field": name, rows, spellcheck: "false",
+    required: isOptional ? null : "",
+  }, hasMask ? example.replaceAll("[MASK]", state.model.mask_token) : example);
+  return [element("label", { for: `field-${name}` }, words()[word]), area];
+}
+
+function makeMaskButton(name) {
+  const add = () => {
+    const area = find(`field-${name}`);
+    area.setRangeText(state.model.mask_token, area.selectionStart, area.selectionEnd, "end");
+    area.focus();
+    area.dispatchEvent(new Event("input", { bubbles: true }));
+  };
+  return element("button", { type: "button", id: "add-mask", onclick: add }, words().addMask);
+}
+
+function makeChoice({ name, word, value, options }) {
+  const select = element("select", { id: `field-${name}`, "data-field": name },
+    ...options.map(([one, shown]) => element("option", { value: one }, shown)));
+  select.value = value;
+  return [element("label", { for: `field-${name}` }, words()[word]), select];
+}
+
+async function run(panel, fields, button, result) {
+  const { model, verb } = state;
+  const body = panel.body(fields, model);
+  button.setAttribute("aria-busy", "true");
+  button.textContent = words().asking;
+  trouble.textContent = "";
+  try {
+    const answer = await ask(`/v1/${model.id}/${verb}`, body);
+    if (state.model === model && state.verb === verb) {
+      result.replaceChildren(...panel.draw(answer, words(), model, body));
+    }
+  } catch (error) {
+    result.replaceChildren();
+    showTrouble(error);
+  } finally {
+    button.removeAttribute("aria-busy");
+    button.textContent = words().run;
+  }
+}
+
+function showCalls(place, body) {
+  const path = `/v1/${state.model.id}/${state.verb}`;
+  const written = { curl: curl(path, body), Python: python(path, body) };
+  place.replaceChildren(...Object.entries(written).flatMap(([name, text]) => {
+    const copy = element("button", {
+      type: "button", "aria-label": `${words().copy}: ${name}`,
+      onclick: async () => {
+        await navigator.clipboard.writeText(text);
+        copy.textContent = words().copied;
+      },
+    }, words().copy);
+    return [element("div", { class: "code-head" }, element("strong", {}, name), copy),
+            element("pre", { id: `call-${name.toLowerCase()}`, tabindex: "0" }, element("code", {}, text))];
+  }));
+}
+
+// The beginning.
+
+function showAll() {
+  showWords();
+  if (!state.model) return;
+  showModels();
+  showAbout();
+  showTabs();
+  showPanel();
+}
+
+async function load() {
+  try {
+    state.models = (await ask("/v1/models")).data;
+    state.model = state.models[0];
+    find("key-form").hidden = true;
+    trouble.textContent = "";
+    showAll();
+  } catch (error) {
+    showTrouble(error);
+  }
+}
+
+find("model").addEventListener("change", (event) => {
+  state.model = state.models.find((model) => model.id === event.target.value);
+  showAll();
+});
+find("language").addEventListener("change", (event) => {
+  state.language = event.target.value;
+  localStorage.setItem("bertie-language", state.language);
+  showAll();
+});
+find("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  key.set(find("key").value.trim());
+  load();
+});
+
+state.language = localStorage.getItem("bertie-language") ?? (navigator.language.startsWith("zh") ? "zh" : "en");
+find("language").value = state.language;
+showWords();
+load();

@@ -1,0 +1,82 @@
+// The words of the page in each language; what a model says stays as it is.
+
+export const WORDS = {
+  en: {
+    skip: "To the panel", model: "Model", language: "Language", docs: "API", tabs: "What to ask",
+    key: "API key", useKey: "Use it", run: "Ask", asking: "Asking…", copy: "Copy", copied: "Copied",
+    code: "The same from a shell or a program", windows: "longer texts are read in windows",
+    fill: "Fill masks", classify: "Classify", tag: "Tag", answer: "Answer", choose: "Choose",
+    similarity: "Similarity", attention: "Attention",
+    text: "Text", texts: "Texts, one a line", first: "First text", second: "Second text",
+    maybeSecond: "Second text (may be empty)", question: "Question", context: "Passage",
+    prompt: "Prompt", options: "Options, one a line", top: "Guesses for each mask",
+    layer: "Layer", head: "Head", meanHead: "mean of all", addMask: "Add a mask",
+    best: "Best", mask: "Mask", probability: "probability", score: "score", span: "words",
+    label: "label", number: "The number", labels: "Labels", none: "none", found: "Found",
+    nothingFound: "Nothing was found in this text.", noAnswer: "The passage has no answer",
+    others: "Candidates", rank: "Ranked", cosines: "Cosines of the texts' vectors",
+    looks: "Point at a piece, or step to it: the others show how much it looks at them.",
+    looksAt: "looks at", tokens: "tokens at once", layers: "layers", heads: "heads",
+    s0: "The server cannot be reached. Is it still running?",
+    s400: "The request could not be read.", s401: "An API key is needed.",
+    s404: "There is no such thing here.", s413: "This is too much at once.",
+    s422: "This cannot be asked so.", s429: "Too many are asking; try again in a moment.",
+    s500: "The server made a mistake.", s503: "The server is stopping.",
+    s504: "It took too long.", empty: "Write something first.",
+  },
+  zh: {
+    skip: "跳到面板", model: "模型", language: "语言", docs: "接口", tabs: "功能",
+    key: "API 密钥", useKey: "使用", run: "提问", asking: "计算中…", copy: "复制", copied: "已复制",
+    code: "在命令行或程序中做同样的事", windows: "更长的文本分窗口读取",
+    fill: "填空", classify: "分类", tag: "标注", answer: "问答", choose: "选择",
+    similarity: "相似度", attention: "注意力",
+    text: "文本", texts: "文本，每行一条", first: "第一段文本", second: "第二段文本",
+    maybeSecond: "第二段文本（可为空）", question: "问题", context: "段落",
+    prompt: "前文", options: "选项，每行一个", top: "每个空的候选数",
+    layer: "层", head: "注意力头", meanHead: "全部平均", addMask: "插入掩码",
+    best: "最佳", mask: "掩码", probability: "概率", score: "得分", span: "词语",
+    label: "标签", number: "数值", labels: "标签", none: "无", found: "结果",
+    nothingFound: "这段文本中没有找到任何内容。", noAnswer: "段落中没有答案",
+    others: "候选答案", rank: "排序", cosines: "文本向量的余弦",
+    looks: "指向或移到一个词片：其他词片显示它对它们的关注程度。",
+    looksAt: "关注", tokens: "个词元一次", layers: "层", heads: "个头",
+    s0: "无法连接服务器。它还在运行吗？",
+    s400: "无法读取请求。", s401: "需要 API 密钥。",
+    s404: "这里没有这个内容。", s413: "一次太多了。",
+    s422: "不能这样提问。", s429: "请求太多，请稍后再试。",
+    s500: "服务器出错了。", s503: "服务器正在停止。",
+    s504: "用时太长。", empty: "请先写点内容。",
+  },
+};
+
+export const EXAMPLES = {
+  en: {
+    fill: { text: "Paris is the [MASK] of France." },
+    classify: { text: "A warm, funny and clever film.", second: "" },
+    pairs: { text: "A man is eating lunch.", second: "Somebody has a meal." },
+    tag: { text: "Marie Curie moved from Warsaw to Paris and worked at the Sorbonne." },
+    answer: {
+      question: "Where was the treaty signed?",
+      context: "The war ended after two years. The treaty was signed in Geneva in the spring, " +
+        "and the armies went home.",
+    },
+    choose: {
+      prompt: "She puts the kettle on the stove and",
+      options: "waits for the water to boil.\nputs it into the washing machine.\nsings to the moon.",
+    },
+    similarity: {
+      texts: "A man is eating lunch.\nSomebody has a meal.\nThe stock market fell.\nShares lost value.",
+    },
+    attention: { text: "The animal didn't cross the street because it was too tired." },
+  },
+  zh: {
+    fill: { text: "巴黎是法国的[MASK]都。" },
+    classify: { text: "房间很干净，服务也很热情。", second: "" },
+    pairs: { text: "怎么修改密码？", second: "密码在哪里改？" },
+    tag: { text: "居里夫人从华沙搬到巴黎，在索邦大学工作。" },
+    answer: { question: "条约在哪里签署？", context: "战争持续了两年。条约于春天在日内瓦签署，军队随后回国。" },
+    choose: { prompt: "她把水壶放到炉子上，然后", options: "等水烧开。\n把它放进洗衣机。\n对着月亮唱歌。" },
+    similarity: { texts: "一个人在吃午饭。\n有人在用餐。\n股市下跌了。\n股票贬值了。" },
+    attention: { text: "那只动物没有过马路，因为它太累了。" },
+  },
+};

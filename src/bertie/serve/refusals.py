@@ -1,0 +1,74 @@
+"""Answers that are no answers: a status, and words that say what to do."""
+
+import json
+from collections.abc import Sequence
+from typing import NamedTuple
+
+KINDS = {
+    400: "bad_request",
+    401: "unauthorized",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "request_timeout",
+    413: "too_large",
+    422: "invalid_request",
+    429: "queue_full",
+    500: "internal_error",
+    503: "unavailable",
+    504: "time_limit",
+}
+AGAIN_LATER = {429, 503}
+CLIENT_LEFT = 499  # in the log alone: nobody is there to read it
+
+
+class Refused(Exception):
+    """A request that gets no answer, and why."""
+
+    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param = status, message, param
+
+
+class Reply(NamedTuple):
+    """What is sent."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
+def make_reply(refused: Refused) -> Reply:
+    """In the form that clients of OpenAI's API know, too."""
+    error = {
+        "message": refused.message,
+        "type": KINDS.get(refused.status, "error"),
+        "param": refused.param,
+        "code": refused.status,
+    }
+    headers = {"content-type": "application/json"}
+    if refused.status in AGAIN_LATER:
+        headers["retry-after"] = "1"
+    if refused.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Reply(refused.status, write_json({"error": error}), headers)
+
+
+def write_json(value: object) -> bytes:
+    """UTF-8; of a text with lone surrogates, which UTF-8 has no bytes for, plain ASCII."""
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()
+
+
+def explain(problems: Sequence[dict[str, object]]) -> Refused:
+    """What pydantic found wrong, in a line; what is no JSON at all is another status."""
+    if any(problem["type"] == "json_invalid" for problem in problems):
+        return Refused(400, "the body is no JSON")
+    found: list[str] = []
+    for problem in problems:
+        place = ".".join(map(str, tuple(problem["loc"])[1:]))  # type: ignore[arg-type]
+        found.append(f"{place or 'body'}: {problem['msg']}")
+    first = str(found[0].partition(":")[0])
+    more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+    return Refused(422, "; ".join(found[:3]) + more, first)

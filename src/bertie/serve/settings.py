@@ -1,0 +1,50 @@
+"""What a server allows, and how it gathers requests. `bertie serve ... --set limits.texts=64`"""
+
+from dataclasses import dataclass, field, fields
+
+from bertie.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Beyond each, a request is refused with a status of its own and a message that says it."""
+
+    body_bytes: int = 1_048_576  # 413
+    texts: int = 256  # that the model reads for one request; 413
+    characters: int = 20_000  # of each text; 413
+    waiting: int = 1_024  # texts of all requests that are not yet computed; 429
+    waiting_s: float = 5.0  # that what waits will take, by the speed so far; 429
+    seconds: float = 30.0  # from the first byte of a request to its answer; 408, 504
+
+    def __post_init__(self) -> None:
+        check_positive(self)
+        if self.texts > self.waiting:
+            raise UserError(
+                f"limits.texts is {self.texts}, but only {self.waiting} may wait "
+                "(limits.waiting): the largest requests could never be answered"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batching:
+    """Requests that come together are computed together, whatever their lengths."""
+
+    # Of a batch, estimated by characters. A CPU core gains nothing from more than 700 (MiniLM), and
+    # all that comes meanwhile has to wait; a GPU wants 16,384.
+    tokens: int = 1_024
+    wait_s: float = 0.002  # at most, for a batch as large as the one before
+
+    def __post_init__(self) -> None:
+        check_positive(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeRecipe:
+    limits: Limits = field(default_factory=Limits)
+    batching: Batching = field(default_factory=Batching)
+
+
+def check_positive(settings: Limits | Batching) -> None:
+    for one in fields(settings):
+        if getattr(settings, one.name) <= 0:
+            raise UserError(f"{one.name} is more than 0; found {getattr(settings, one.name)}")
