@@ -3,14 +3,10 @@
 The interpreter cannot multiply matrices of bfloat16: float16 stands for both there.
 """
 
-import os
-
 import pytest
 import torch
 
 HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    os.environ["TRITON_INTERPRET"] = "1"
 
 pytest.importorskip("triton", reason="needs Triton (pip install triton; Linux only)")
 
