@@ -3,9 +3,9 @@
     python benchmarks/infer_gpu.py --model MINILM --data GLUE              # MiniLM and base
 
 Texts in, classes out, with everything between: the sentences of SST-2's and the pairs' first texts
-of MRPC's training sets, in their order. `transformers` runs as its users run it: 64 texts at a time,
-filled up to the longest. The classifier is fresh, and base has random weights; that does not change
-the speed. Ways take turns, in an order that rotates; a ratio is the median over the turns.
+of MRPC's training sets, in their order. `transformers` runs as its users run it: 64 texts at a
+time, filled up to the longest. The classifier is fresh, and base has random weights; that does not
+change the speed. Ways take turns, in an order that rotates; a ratio is the median over the turns.
 """
 
 import argparse
