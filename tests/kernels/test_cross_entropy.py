@@ -41,3 +41,11 @@ def test_of_equal_logits_the_first_is_the_guess(device):
     weight = torch.ones(100, 16, device=device)
     labels = torch.tensor([0, 1], device=device)
     assert int(score_linear(rows, weight, torch.zeros(100, device=device), labels, -100)[1]) == 1
+
+
+def test_without_rows_the_loss_and_its_gradients_are_0(device):
+    rows = torch.zeros(0, 16, device=device, requires_grad=True)
+    weight, bias = torch.ones(40, 16, device=device, requires_grad=True), torch.zeros(40).to(device)
+    total, num_right = score_linear(rows, weight, bias, torch.zeros(0).long().to(device), IGNORED)
+    total.backward()
+    assert float(total.detach()) == float(weight.grad.abs().sum()) == int(num_right) == 0
