@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import bertie
+from bertie.checkpoint.model_dir import POOLING
 from bertie.errors import UserError
 from bertie.export import check as check_module
 from bertie.export.check import compare, fill_up, run_engine
@@ -75,6 +76,17 @@ def test_pooling_is_inside_the_graph(pooling: str, layer: int, tmp_path: Path) -
     vectors, _ = run(*fill_up(frame(engine, SENTENCES)))
     wanted = engine.embed(SENTENCES, pooling=pooling, layer=layer)  # type: ignore[arg-type]
     np.testing.assert_allclose(vectors, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_hf_says_how_vectors_are_made(tmp_path: Path) -> None:
+    made = make_directory(tmp_path, ())
+    (made / POOLING).parent.mkdir()
+    (made / POOLING).write_text('{"pooling_mode_max_tokens": true}')
+    found = export_model(made, tmp_path / "out", form="hf")
+    assert bertie.load(tmp_path / "out").embedding == bertie.load(made).embedding
+    assert bertie.load(made).embedding[:2] == ("max", -1)
+    files = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert found.num_bytes == sum(path.stat().st_size for path in files)
 
 
 @pytest.mark.parametrize("precision", FORMS["onnx"])
