@@ -1,6 +1,8 @@
 """A feature store is written once, whole or not at all."""
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -8,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bertie import features as wiring
 from bertie.data.features import open_features
@@ -15,6 +18,7 @@ from bertie.errors import UserError
 from bertie.features import make_features
 from bertie.info import describe
 from bertie.model.bert import Bert
+from bertie.model.cpu_linear import PackedLinear, can_pack
 from tests.tuned import make_model, write_classes, write_questions, write_tags
 
 
@@ -58,6 +62,45 @@ def test_what_was_made_of_something_else_is_kept(source: Path, tmp_path: Path) -
     with pytest.raises(UserError, match="made with another model"):
         make_features(other, data, out, task={"name": "tag"})
     assert files_of(out) == before
+
+
+CHANGED = {
+    "tokenizer_config.json": {"do_lower_case": False},
+    "config.json": {"hidden_act": "gelu_new"},
+    "special_tokens_map.json": {"mask_token": "[MASK]"},
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_other_settings_make_another_model(source: Path, tmp_path: Path, name: str) -> None:
+    """A store of an uncased model must not be taken for that of a cased one."""
+    data, model = write_tags(tmp_path / "a.conll"), shutil.copytree(source, tmp_path / "model")
+    make_features(model, data, tmp_path / "s", task={"name": "tag"})
+    (model / "README.txt").write_text("what is no part of a model changes nothing")
+    make_features(model, data, tmp_path / "s", task={"name": "tag"})
+    path = model / name
+    values = json.loads(path.read_text()) if path.is_file() else {}
+    path.write_text(json.dumps(values | CHANGED[name]))
+    with pytest.raises(UserError, match="made with another model"):
+        make_features(model, data, tmp_path / "s", task={"name": "tag"})
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() or not can_pack(), reason="needs oneDNN, and no GPU to go before it"
+)
+def test_the_model_is_laid_out_for_the_processor(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states, seen = Bert.states, set()
+
+    def watch(model: Bert, *packed: torch.Tensor, num_layers: int) -> list[torch.Tensor]:
+        seen.update(type(model.get_submodule(f"layers.{n}.ffn.up")) for n in range(2))
+        return states(model, *packed, num_layers=num_layers)
+
+    monkeypatch.setattr(Bert, "states", watch)
+    data = write_tags(tmp_path / "a.conll")
+    make_features(source, data, tmp_path / "s", task={"name": "tag"})
+    assert seen == {PackedLinear}
 
 
 def test_a_folder_of_somebody_is_not_touched(source: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from bertie.table7 import make_stores, make_table7
 from bertie.tuning import FinetuneRecipe
 from tests.tuned import make_model, write_tags
 
+COMMAND = "bertie table7 model --out 'a folder'"
 FAST = (
     "train.device=cpu",
     "train.threads=1",
@@ -33,15 +34,16 @@ def test_the_whole_table(tmp_path: Path) -> None:
     seen: list[str] = []
     stores = make_stores(model, recipe, on_progress=lambda what, *_: seen.append(what))
     assert seen == [f"{name}: reading tokens" for name in ("train", "dev", "test-1")]
-    made = make_table7(model, recipe, stores)
+    made = make_table7(model, recipe, stores, command=COMMAND)
     assert len(made.table.rows) == 6 and not made.table.notes
+    assert json.loads((tmp_path / "out" / "table.json").read_text())["command"] == COMMAND
     for row in made.table.rows:  # the test is the dev
         (scores,) = row.tests.values()
         assert len(row.dev) == 2 and scores == pytest.approx(row.dev)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         *("features", "heads", "table.md", "table.json", "table.html")
     }
-    again = make_table7(model, recipe, make_stores(model, recipe))
+    again = make_table7(model, recipe, make_stores(model, recipe), command=COMMAND)
     assert again.table.rows == made.table.rows
 
 
@@ -49,7 +51,7 @@ def test_combinations_of_more_layers_are_left_out_and_said(tmp_path: Path) -> No
     model = make_model(tmp_path, num_layers=2)
     data = write_tags(tmp_path / "a.conll", count=20)
     recipe = make_recipe(tmp_path / "out", "tune.seeds=1", train=str(data))
-    made = make_table7(model, recipe, make_stores(model, recipe))
+    made = make_table7(model, recipe, make_stores(model, recipe), command=COMMAND)
     found = [row.combination for row in made.table.rows]
     assert found == ["embeddings", "second-to-last", "last", "weighted-all"]
     assert len(made.table.notes) == 2 and "weighted-last-4" in made.table.notes[0]

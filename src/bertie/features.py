@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bertie.checkpoint.draft import draft_of
-from bertie.checkpoint.model_dir import open_model, read_config
+from bertie.checkpoint.model_dir import CONFIG, TOKENIZER_FILES, open_model, read_config
 from bertie.checkpoint.state import hash_file
 from bertie.data.chance import Ints
 from bertie.data.features import (
@@ -27,6 +27,8 @@ from bertie.data.features import (
 from bertie.datasets import describe_left_out, make_task
 from bertie.errors import UserError
 from bertie.infer.features import choose_layers, keep_all, keep_words, write_vectors
+from bertie.model.bert import Bert
+from bertie.model.cpu_linear import hasten
 from bertie.tasks import name_of
 from bertie.tasks.classify import Classify
 from bertie.tasks.instances import Instances
@@ -35,7 +37,7 @@ from bertie.tasks.task import Dataset
 from bertie.text.tokenizer import Tokenizer
 
 OnProgress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much
-WEIGHTS = (".safetensors", ".bin", ".txt")  # what decides a model's answers: weights, vocabulary
+WEIGHTS = (".safetensors", ".bin")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -70,7 +72,7 @@ def make_features(
     manifest = describe_store(source, data, encoded, layers)
     if out.exists():
         return check_made(out, manifest)
-    model = open_model(source).model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model = open_frozen(source)
     remove_drafts_of(out)
     with draft_of(out) as draft:
         size = {"num_tokens": manifest.num_tokens, "hidden_size": manifest.hidden_size}
@@ -81,6 +83,15 @@ def make_features(
             table.flush()
         finish_features(draft, manifest, encoded.index, map(asdict, encoded.data.examples))
     return open_features(out)
+
+
+def open_frozen(source: Path) -> Bert:
+    """A model that only answers: on a GPU where there is one, else laid out for the CPU."""
+    model = open_model(source).model
+    if torch.cuda.is_available():
+        return model.to("cuda")
+    hasten(model, "fp32")
+    return model
 
 
 def encode_file(source: Path, path: Path, settings: Mapping[str, Any], skip_bad: bool) -> Encoded:
@@ -131,8 +142,12 @@ def remove_drafts_of(out: Path) -> None:
 
 
 def hash_model(source: Path) -> str:
-    """The identity of a model: all that decides what it makes of a text."""
-    files = sorted(path for path in source.iterdir() if path.suffix in WEIGHTS)
+    """The identity of a model: all that decides what it makes of a text.
+
+    Its settings count as much as its weights: they say which GELU it is, and which letters are one.
+    """
+    named = {CONFIG, *TOKENIZER_FILES}
+    files = sorted(p for p in source.iterdir() if p.suffix in WEIGHTS or p.name in named)
     found = "".join(f"{path.name} {hash_file(path)}\n" for path in files)
     return hashlib.sha256(found.encode()).hexdigest()
 

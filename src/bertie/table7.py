@@ -1,7 +1,5 @@
 """The whole of the paper's Table 7 for a model and a tagging set: features, heads, table."""
 
-import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -84,9 +82,17 @@ def is_possible(combination: Combination, num_layers: int) -> bool:
 
 
 def make_table7(
-    source: Path, recipe: FinetuneRecipe, stores: DataFiles, *, show: Show = lambda line: None
+    source: Path,
+    recipe: FinetuneRecipe,
+    stores: DataFiles,
+    *,
+    command: str,
+    show: Show = lambda line: None,
 ) -> TableMade:
-    """Trains the heads on the stores, in OUT/heads, and writes OUT/table.*; goes on if stopped."""
+    """Trains the heads on the stores, in OUT/heads, and writes OUT/table.*; goes on if stopped.
+
+    `command` is what makes the same table again, to be read in it.
+    """
     assert recipe.out is not None and recipe.head is not None
     possible = possible_of(source, recipe)
     heads = replace(
@@ -103,7 +109,7 @@ def make_table7(
         data=str(recipe.data.train),
         metric=results.metric,
         rows=tuple(make_rows(heads, results.metric, results.runs, recipe.data.test)),
-        command=shlex.join(["bertie", *sys.argv[1:]]),
+        command=command,
         notes=tuple(f"left out: {c}; the model has too few layers" for c in left_out),
     )
     return TableMade(table=made, page=write_table7(made, recipe.out))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bertie.checkpoint.importing import import_model, open_google
-from bertie.checkpoint.model_dir import open_model
+from bertie.checkpoint.model_dir import POOLING, open_model, save_model
 from bertie.errors import UserError
 from bertie.model.config import ModelConfig
 from bertie.text.tokenizer import Tokenizer
@@ -124,6 +124,23 @@ def test_every_form_of_theirs_becomes_a_model_directory(
     ]
     model = open_model(tmp_path / "model").model
     compare(ask_ours(model, texts(83)), ask_theirs(theirs, texts(83)), record_property)
+
+
+def test_how_vectors_are_made_comes_along(tmp_path: Path) -> None:
+    """sentence-transformers' 1_Pooling decides what `embed` gives where nothing else is asked."""
+    source, out = tmp_path / "source", tmp_path / "model"
+    make("BertModel").save_pretrained(source)
+    (source / POOLING).parent.mkdir()
+    (source / POOLING).write_text('{"pooling_mode_cls_token": true}')
+    (source / POOLING).with_name("notes.txt").touch()
+    out.mkdir()  # empty: it may be there
+    import_model(source, out)
+    assert (out / POOLING).read_bytes() == (source / POOLING).read_bytes()
+    assert [path.name for path in (out / POOLING).parent.iterdir()] == ["config.json"]
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    model = open_model(out).model
+    save_model(model, out)  # other weights in its place: no word about their vectors
+    assert not (out / POOLING).exists()
 
 
 def test_casing_is_asked_for_and_never_guessed(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """features, finetune on them, evaluate, table7: from the shell, one after the other."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +55,8 @@ def test_the_table_in_one_command(folder: Path) -> None:
     )
     assert result.returncode == 0, result.stderr
     assert "Concatenation of last four hidden" in result.stdout and "96.1" in result.stdout
+    command = json.loads((folder / "t" / "table.json").read_text())["command"]
+    assert command.startswith("bertie table7 model --train a.conll --dev b.conll")
     assert (folder / "t" / "table.html").is_file() and "t/table.html" in result.stdout
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -15,7 +16,7 @@ from bertie.checkpoint.importing import import_model
 from bertie.errors import UserError
 from bertie.infer import batches, verb
 from bertie.infer import fill as fill_module
-from bertie.infer.engine import Engine
+from bertie.infer.engine import PRECISIONS, Engine
 from bertie.infer.fill import Filled
 from tests.checkpoint.theirs import open_theirs
 from tests.infer.models import SENTENCES, make_directory
@@ -201,6 +202,48 @@ def test_what_is_no_text_with_a_mask_is_refused(engine: Engine, name: str) -> No
     texts, message = WRONG[name]
     with pytest.raises(UserError, match=message):
         engine.fill(texts)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module", params=PRECISIONS)
+def any_engine(directory: Path, request: pytest.FixtureRequest) -> Engine:
+    return bertie.load(directory, device="cpu", precision=request.param)
+
+
+NO_TEXTS = {
+    "nothing": (None, "^wanted texts, or one; found NoneType"),
+    "bytes": (b"a city", "^wanted texts, or one; found bytes"),
+    "a number": (3, "^wanted texts, or one; found int"),
+    "nothing among texts": (["a [MASK]", None], "^text 2: the text must be a str; found NoneType"),
+    "bytes among texts": (["a [MASK]", b"a"], "^text 2: the text must be a str; found bytes"),
+    "many of many": ([["[MASK]"]], "^text 1: the text must be a str; found list"),
+}
+
+
+@pytest.mark.parametrize("name", NO_TEXTS)
+def test_what_is_no_text_is_refused_in_any_precision(any_engine: Engine, name: str) -> None:
+    texts, message = NO_TEXTS[name]
+    for ask in (any_engine.embed, any_engine.fill, any_engine.score):
+        with pytest.raises(UserError, match=message):
+            ask(texts)  # type: ignore[arg-type]
+
+
+def test_odd_texts_have_vectors_in_any_precision(any_engine: Engine) -> None:
+    texts = ["", " ", "\0", "\ud800", "a\udfffb", "\U0010ffff", "é" * 300, "a " * 300]
+    vectors = any_engine.embed(texts)
+    assert vectors.shape == (8, 24) and np.isfinite(vectors).all()
+    for text, vector in zip(texts, vectors, strict=True):
+        np.testing.assert_allclose(any_engine.embed(text), vector, rtol=1e-4, atol=1e-4)
+    assert any_engine.embed([]).shape == (0, 24) and any_engine.embed([]).dtype == np.float32
+    assert any_engine.fill([]) == any_engine.score([]) == []
+
+
+def test_ten_megabytes_are_no_problem_in_any_precision(any_engine: Engine) -> None:
+    """A word without an end is one piece, blanks are none, and a mask has its own window."""
+    word, blanks = "x" * 10_000_000, " " * 10_000_000
+    for text, short in ((word, "x" * 1000), (blanks, ""), (f"{blanks}city{blanks}", "city")):
+        np.testing.assert_array_equal(any_engine.embed(text), any_engine.embed(short))
+    told, wanted = (any_engine.fill(f"[MASK] city {text}") for text in (word, "x" * 1000))
+    assert told.masks[0][0].id == wanted.masks[0][0].id
 
 
 @pytest.mark.parametrize("top", [0, -1, 121])

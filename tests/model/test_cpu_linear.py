@@ -114,3 +114,23 @@ def test_without_onednn_int8_is_refused_and_the_rest_stays(
     assert isinstance(model.layers[0].get_submodule("ffn.up"), nn.Linear)
     with pytest.raises(UserError, match="int8 needs a torch with oneDNN"):
         hasten(model, "int8")
+
+
+@torch.inference_mode()
+def test_without_bf16_the_layers_stay_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_linear, "can_pack_bf16", lambda: False)
+    model, plain = (make_bert().to(torch.bfloat16) for _ in range(2))
+    with pytest.warns(UserWarning, match="this processor has no bf16.*; take fp32"):
+        hasten(model, "bf16")
+    assert isinstance(model.layers[0].get_submodule("ffn.up"), nn.Linear)
+    assert torch.equal(model.encode(*pack(SEQUENCES)), plain.encode(*pack(SEQUENCES)))
+
+
+def test_torch_knows_whether_there_is_bf16() -> None:
+    """oneDNN itself says no in the same case, in words of its own."""
+    weight = make_linear().to(torch.bfloat16)
+    if cpu_linear.can_pack_bf16():
+        PackedLinear(weight)
+    else:
+        with pytest.raises(RuntimeError, match="bf16"):
+            PackedLinear(weight)

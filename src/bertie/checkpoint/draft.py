@@ -21,7 +21,7 @@ def draft_of(directory: Path) -> Iterator[Path]:
     draft.mkdir()
     try:
         yield draft
-        for path in draft.iterdir():
+        for path in draft.rglob("*"):
             _flush(path)
         _flush(draft)
         _swap(draft, directory)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bertie.checkpoint.card import derive_card
+from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.hugging_face import parse_config
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.model_dir import (
@@ -17,6 +18,7 @@ from bertie.checkpoint.model_dir import (
     Opened,
     build_model,
     check_vocab,
+    copy_pooling,
     open_model,
     save_model,
 )
@@ -50,9 +52,10 @@ def import_model(
         opened = open_model(source)
     else:
         raise UserError(f"{source / CONFIG} says which GELU it is; leave --gelu out")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, draft_of(out) as draft:
         copy_tokenizer(source, Path(folder), casing, opened.model.config.max_positions)
-        save_model(opened.model, out, card=opened.card, tokenizer_from=Path(folder))
+        save_model(opened.model, draft, card=opened.card, tokenizer_from=Path(folder))
+        copy_pooling(source, draft)
     return opened
 
 

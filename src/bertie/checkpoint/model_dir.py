@@ -42,10 +42,11 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
+POOLING = Path("1_Pooling") / "config.json"  # sentence-transformers': how its vectors are made
 # What may be replaced when a directory is written again; anything else is somebody's work.
 WRITTEN = re.compile(
     "|".join(map(re.escape, (CONFIG, TASK, *TOKENIZER_FILES, "model.safetensors.index.json")))
-    + r"|model(-\d{5}-of-\d{5})?\.safetensors"
+    + rf"|{POOLING.parent}|model(-\d{{5}}-of-\d{{5}})?\.safetensors"
 )
 
 
@@ -202,6 +203,13 @@ def copy_model(source: Path, directory: Path) -> None:
     """A model directory in another place, whole or not at all; an older one there is replaced."""
     with draft_of(directory) as draft:
         shutil.copytree(source, draft, dirs_exist_ok=True)
+
+
+def copy_pooling(source: Path, directory: Path) -> None:
+    """What a model was trained to make vectors by, where it was; fine-tuned, it no longer holds."""
+    if (source / POOLING).is_file():
+        (directory / POOLING).parent.mkdir()
+        shutil.copyfile(source / POOLING, directory / POOLING)
 
 
 def check_replaceable(directory: Path) -> None:

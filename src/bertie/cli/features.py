@@ -1,6 +1,7 @@
 """The verbs of the feature-based way: a feature store, and the paper's Table 7."""
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -108,7 +109,8 @@ def table7(
         with progress_bar() as on_progress:
             stores = make_stores(model, recipe, on_progress=on_progress)
         with watch() as show:
-            made = make_table7(model, recipe, stores, show=show)
+            command = shlex.join(["bertie", *sys.argv[1:]])
+            made = make_table7(model, recipe, stores, command=command, show=show)
     except Stopped as stopped:
         print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
         raise SystemExit(128 + stopped.number) from None

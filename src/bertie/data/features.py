@@ -42,7 +42,7 @@ class FeatureManifest:
     kind: str = KIND
     version: int = VERSION
     model: str  # its directory, to be shown
-    model_sha256: str  # of its weights and its vocabulary: its identity
+    model_sha256: str  # of its weights, settings and vocabulary: its identity
     num_layers: int  # of the model
     hidden_size: int
     layers: tuple[int, ...]  # that are here

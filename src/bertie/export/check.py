@@ -104,11 +104,20 @@ def compare(run: Run, engine: Engine) -> Difference:
         for found, want, output in zip(run(*fill_up(inputs)), wanted, outputs, strict=True):
             parts = cut(np.asarray(found, np.float32), inputs, is_of_tokens=output.is_of_tokens)
             for one, two in zip(parts, want, strict=True):
-                if one.shape != two.shape or not np.isfinite(one).all():
-                    raise UserError(f"{output.name} came out as {one.shape}, wanted {two.shape}")
+                check_numbers(one, two, output.name)
                 largest = max(largest, float(np.abs(one - two).max()))
                 scale = max(scale, float(np.abs(two).max()))
     return Difference(largest, scale, sum(map(len, batches)))
+
+
+def check_numbers(found: np.ndarray, wanted: np.ndarray, name: str) -> None:
+    """Raises where there is nothing to compare: another shape, or what is no number."""
+    if not np.isfinite(wanted).all():
+        raise UserError(f"{name} is not finite in the engine; the model's weights are damaged")
+    if found.shape != wanted.shape:
+        raise UserError(f"{name} came out as {found.shape}, wanted {wanted.shape}")
+    if not np.isfinite(found).all():
+        raise UserError(f"{name} came out with NaN or infinity in it; nothing was written")
 
 
 def check(run: Run, engine: Engine, precision: str) -> Difference:

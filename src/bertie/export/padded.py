@@ -101,9 +101,7 @@ def run_layer(layer: Layer, x: Tensor, is_key: Tensor) -> Tensor:  # (N, W, D), 
 def pool(x: Tensor, mask: Tensor, embedding: Embedding) -> Tensor:  # (N, W, D), (N, W) -> (N, D)
     weights = mask.unsqueeze(-1).to(x.dtype)  # (N, W, 1)
     if embedding.pooling == "cls":
-        pooled = x[:, 0]
-    elif embedding.pooling == "max":
-        pooled = x.masked_fill(weights == 0, torch.finfo(x.dtype).min).amax(1)
-    else:
-        pooled = (x * weights).sum(1) / weights.sum(1)
-    return F.normalize(pooled, dim=-1, eps=1e-12) if embedding.normalise else pooled
+        return x[:, 0]
+    if embedding.pooling == "max":
+        return x.masked_fill(weights == 0, torch.finfo(x.dtype).min).amax(1)
+    return (x * weights).sum(1) / weights.sum(1)

@@ -9,7 +9,13 @@ import numpy as np
 import torch
 
 from bertie.checkpoint.draft import draft_of
-from bertie.checkpoint.model_dir import CONFIG, TOKENIZER_FILES, open_model, save_model
+from bertie.checkpoint.model_dir import (
+    CONFIG,
+    TOKENIZER_FILES,
+    copy_pooling,
+    open_model,
+    save_model,
+)
 from bertie.errors import UserError
 from bertie.export.check import Difference, Run, check, score_export
 from bertie.export.padded import INPUTS, PaddedBert
@@ -54,7 +60,7 @@ def export_model(
         run = WRITERS[form](directory, draft, engine, precision)
         difference = check(run, engine, precision)
         scores = None if dev is None else compare_scores(run, engine, directory, dev)
-        num_bytes = sum(path.stat().st_size for path in draft.iterdir())
+        num_bytes = sum(path.stat().st_size for path in draft.rglob("*") if path.is_file())
     return Exported(num_bytes=num_bytes, difference=difference, scores=scores)
 
 
@@ -142,6 +148,7 @@ def write_torch(directory: Path, draft: Path, engine: Engine, precision: str) ->
 def write_hf(directory: Path, draft: Path, engine: Engine, precision: str) -> Run:
     opened = open_model(directory, dtype=PRECISIONS[precision])
     save_model(opened.model, draft, card=opened.card, tokenizer_from=directory)
+    copy_pooling(directory, draft)
     again = open_model(draft, dtype=PRECISIONS[precision]).model
     return run_module(PaddedBert(again, engine.embedding))
 

@@ -26,6 +26,7 @@ import torch
 
 from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.json_files import read_json
+from bertie.checkpoint.model_dir import POOLING
 from bertie.errors import UserError
 from bertie.infer.batches import in_batches, pack_inputs
 from bertie.model.bert import Bert
@@ -35,7 +36,6 @@ from bertie.text.sequences import num_specials
 from bertie.text.tokenizer import Tokenizer
 
 Pooling = Literal["mean", "cls", "max"]
-POOLING_FILE = Path("1_Pooling") / "config.json"
 POOLING_KEYS: dict[str, Pooling] = {  # sentence-transformers' -> ours
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
@@ -64,7 +64,7 @@ class Part(NamedTuple):
 
 def default_embedding(directory: Path, card: TaskCard | None) -> Embedding:
     """What suits a model, by what is known of its training."""
-    path = directory / POOLING_FILE
+    path = directory / POOLING
     if path.is_file():
         values = read_json(path)
         found = [ours for theirs, ours in POOLING_KEYS.items() if values.get(theirs)]

@@ -7,6 +7,7 @@ would let a token with a large number in it change the answers to its neighbours
 
 # T tokens   I numbers in   O numbers out
 
+import warnings
 from typing import Literal
 
 import torch
@@ -97,11 +98,20 @@ def can_pack() -> bool:
     return bool(torch.backends.mkldnn.is_available())
 
 
+def can_pack_bf16() -> bool:
+    """Whether the processor has the instructions without which oneDNN refuses bf16."""
+    return can_pack() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 def hasten(model: Bert, precision: Precision) -> None:
     """Lays out the linear layers of an encoder; it computes the same, and can no longer learn.
 
-    Pooler and heads stay as they are: they read few rows. bf16 is for weights that are bf16.
+    Pooler and heads stay as they are: they read few rows. bf16 is for weights that are bf16; where
+    the processor has no bf16 they stay as they are, too, so that such a model can be exported.
     """
+    if precision == "bf16" and not can_pack_bf16():
+        warnings.warn("this processor has no bf16, which makes it slow; take fp32", stacklevel=2)
+        return
     if precision == "int8" and not can_pack():
         raise UserError("int8 needs a torch with oneDNN, which this one lacks; take fp32")
     if not can_pack():
