@@ -20,6 +20,7 @@ from bertie.model.encoder import Gelu, Layer
 
 Precision = Literal["fp32", "bf16", "int8"]
 LARGEST = 127  # of 8 bits with a sign; -128 is left out, so that x and -x are rounded alike
+HALF_AS_LARGE = 63  # of weights on processors without VNNI, whose sums of two products have 16 bits
 MIDDLE = 128  # oneDNN has fast kernels for numbers without a sign only: 0 .. 255 stand for these
 TINY = 1e-30  # a token of zeros has a scale, too
 
@@ -46,6 +47,11 @@ class PackedLinear(nn.Module):
         return y
 
 
+def largest_weight() -> int:
+    """255 * 127 * 2 does not fit into 16 bits with a sign; 255 * 63 * 2 does."""
+    return LARGEST if torch.cpu._is_vnni_supported() else HALF_AS_LARGE
+
+
 class Int8Linear(nn.Module):
     """A linear layer in int8: a scale for each output of the weights, and for each token."""
 
@@ -58,7 +64,7 @@ class Int8Linear(nn.Module):
     def __init__(self, linear: nn.Linear, gelu: Gelu | None = None) -> None:
         super().__init__()
         weight = linear.weight.detach().float()  # (O, I)
-        scales = weight.abs().amax(1).clamp(min=TINY) / LARGEST  # (O,)
+        scales = weight.abs().amax(1).clamp(min=TINY) / largest_weight()  # (O,)
         rounded = (weight / scales.unsqueeze(1)).round().to(torch.int8)
         self.register_buffer("weight", torch.ops.onednn.qlinear_prepack(rounded, None))
         self.register_buffer("scales", scales)
