@@ -2,14 +2,15 @@
 
 import csv
 import io
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bertie.data.blocks import Problems, Source, read_blocks
-from bertie.data.formats import EMPTY, MAX_ROW_LINES, RAGGED, read_json_lines, read_table
+from bertie.data.blocks import Block, Problems, Source, read_blocks
+from bertie.data.formats import EMPTY, MAX_ROW_LINES, RAGGED, Wanted, read_json_lines, read_table
 
 SOURCE = Source(Path("a.csv"))
 
@@ -17,7 +18,7 @@ SOURCE = Source(Path("a.csv"))
 def read(table: str, delimiter: str = ",", field: str = "text") -> tuple[list[str], Problems]:
     problems = Problems()
     blocks = read_blocks(iter([table.encode()]) if table else iter(()), problems, SOURCE)
-    return list(read_table(blocks, delimiter, field, problems, SOURCE)), problems
+    return list(read_table(blocks, delimiter, Wanted(field), problems, SOURCE)), problems
 
 
 CELLS = st.text(st.sampled_from("ab ,;\t\"\n'中\0"), max_size=8)
@@ -109,7 +110,7 @@ def test_an_empty_table_has_nothing() -> None:
 def read_json(data: bytes) -> tuple[list[str], Problems]:
     problems = Problems()
     blocks = read_blocks(iter([data]), problems, SOURCE)
-    return list(read_json_lines(blocks, "text", problems, SOURCE)), problems
+    return list(read_json_lines(blocks, Wanted("text"), problems, SOURCE)), problems
 
 
 @pytest.mark.parametrize(
@@ -126,3 +127,36 @@ def read_json(data: bytes) -> tuple[list[str], Problems]:
 )
 def test_json_in_all_its_forms(line: bytes, text: str) -> None:
     assert read_json(line) == ([text], Problems())
+
+
+def test_rows_can_be_left_out_by_other_fields() -> None:
+    wanted = Wanted("text", {"source": {"ads", "7"}, "tags": {"bad"}})
+    rows = [
+        {"text": "a", "source": "news"},
+        {"text": "b", "source": "ads"},
+        {"text": "c", "source": 7},
+        {"text": "d", "tags": ["good", "bad"]},
+        {"text": "e", "meta": {"source": "ads"}},
+        {"text": " ", "source": "ads"},
+    ]
+    problems = Problems()
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    found = list(read_json_lines([Block(1, data)], wanted, problems, SOURCE))
+    assert found == ["a", "e"]
+    assert problems.counts == {
+        "left out as wished: source is 'ads'": 1,
+        "left out as wished: source is '7'": 1,
+        "left out as wished: tags is 'bad'": 1,
+        EMPTY: 1,
+    }
+    assert problems.num_skipped == 1  # what is not wanted is not missed
+    inner = Wanted("text", {"meta.source": {"ads"}})
+    assert "e" not in list(read_json_lines([Block(1, data)], inner, Problems(), SOURCE))
+
+
+def test_rows_of_tables_can_be_left_out() -> None:
+    problems = Problems()
+    data = b"source,text\nnews,a\nads,b\n"
+    wanted = Wanted("text", {"source": {"ads"}, "nowhere": {"x"}})
+    assert list(read_table([Block(1, data)], ",", wanted, problems, SOURCE)) == ["a"]
+    assert problems.counts == {"left out as wished: source is 'ads'": 1}

@@ -20,6 +20,7 @@ UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 MAX_PLACES = 3  # remembered of each kind of problem
 
 NOT_UTF8 = "not UTF-8, U+FFFD instead"
+LEFT_OUT = "left out as wished"  # and then why
 
 
 class Source(NamedTuple):
@@ -42,8 +43,9 @@ class Problems:
 
     @property
     def num_skipped(self) -> int:
-        """Lines and rows that gave no document."""
-        return sum(self.counts.values()) - self.counts.get(NOT_UTF8, 0)
+        """Lines and rows that gave no document, though one was wanted."""
+        wanted = (what for what in self.counts if not what.startswith((NOT_UTF8, LEFT_OUT)))
+        return sum(self.counts[what] for what in wanted)
 
     def add(self, what: str, place: Callable[[int], str], number: int, *, count: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + count

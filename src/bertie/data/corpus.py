@@ -7,6 +7,7 @@ The units in order give every document once. Those of uncompressed plain text, J
 Parquet are about `unit_bytes` long; any other file is one unit.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import BinaryIO, Literal, NamedTuple
 from bertie.data.blocks import PACKED, UTF16, Problems, Source, read_blocks, read_chunks
 from bertie.data.formats import (
     MAX_CHARS,
+    Wanted,
     cut_long,
     json_fields,
     read_json_lines,
@@ -36,6 +38,8 @@ class CorpusConfig:
     """How files are read."""
 
     field: str = "text"  # of a JSON line, a table, a Parquet file; a.b for one inside another
+    # Lines and rows to leave out: other fields and their values, such as {source: [forum, ads]}.
+    without: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     document: Literal["block", "file"] = "block"  # of plain text: between blank lines, or a file
     held_out_percent: int = 1  # documents kept back to test with, chosen by a hash of their text
     unit_bytes: int = 16_000_000  # about as much of a file is one unit of work
@@ -45,6 +49,10 @@ class CorpusConfig:
             raise UserError(f"corpus.unit_bytes must be at least 1; found {self.unit_bytes}")
         if not 0 <= self.held_out_percent <= 100:
             raise UserError(f"corpus.held_out_percent is 0 to 100; found {self.held_out_percent}")
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(self.field, {name: frozenset(v) for name, v in self.without.items()})
 
 
 class Unit(NamedTuple):
@@ -210,9 +218,9 @@ def _read(
     source = Source(unit.path, unit.start)
     blocks = read_blocks(read_chunks(*unit, on_bytes), problems, source)
     if kind in JSON_LINES:
-        return read_json_lines(blocks, config.field, problems, source)
+        return read_json_lines(blocks, config.wanted, problems, source)
     if kind in DELIMITERS:
-        return read_table(blocks, DELIMITERS[kind], config.field, problems, source)
+        return read_table(blocks, DELIMITERS[kind], config.wanted, problems, source)
     read = read_whole if config.document == "file" else read_plain
     return read(blocks, problems, source)
 
@@ -226,10 +234,10 @@ def _read_parquet(
         with unpack_to_file(read_chunks(*unit, on_bytes)) as unpacked:
             size = end_of_file(unpacked)
             with open_parquet(unit.path, unpacked) as file:
-                yield from read_parquet(file, unit._replace(end=size), config.field, problems)
+                yield from read_parquet(file, unit._replace(end=size), config.wanted, problems)
     elif unit.start < unit.end:
         with open_parquet(unit.path) as file:
-            yield from read_parquet(file, unit, config.field, problems)
+            yield from read_parquet(file, unit, config.wanted, problems)
         on_bytes(unit.end - unit.start)
 
 

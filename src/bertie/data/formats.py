@@ -4,12 +4,14 @@ import csv
 import json
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
-from bertie.data.blocks import Block, Problems, Source, decode, decode_block
+from bertie.data.blocks import LEFT_OUT, Block, Problems, Source, decode, decode_block
 from bertie.errors import UserError
 
 BLANK_LINES = re.compile(r"\n\s*\n")
@@ -20,6 +22,29 @@ MAX_ROW_LINES = 10_000  # a quoted field of a table may span so many; a stray qu
 NOT_JSON = "not JSON"
 EMPTY = "empty text"
 RAGGED = "not as many columns as the header"
+
+
+class Wanted(NamedTuple):
+    """What of a line or row is the document, and which are left out."""
+
+    field: str  # that holds the text
+    without: Mapping[str, Collection[str]] = {}  # other fields, and the values that are not wanted
+
+    def find_reason(self, get: Callable[[str], object]) -> str | None:
+        """Why a line or row is left out; `get` gives its field of a name, KeyError if it has none.
+
+        Lists count by their members.
+        """
+        for name, values in self.without.items():
+            try:
+                found = get(name)
+            except KeyError:
+                continue
+            members = found if isinstance(found, list | tuple) else (found,)
+            for member in members:
+                if str(member) in values:
+                    return f"{LEFT_OUT}: {name} is {str(member)[:60]!r}"
+        return None
 
 
 def read_plain(blocks: Iterable[Block], problems: Problems, source: Source) -> Iterator[str]:
@@ -80,7 +105,7 @@ class Broken(Exception):
 
 
 def read_json_lines(
-    blocks: Iterable[Block], field: str, problems: Problems, source: Source
+    blocks: Iterable[Block], wanted: Wanted, problems: Problems, source: Source
 ) -> Iterator[str]:
     """The field of each line's object."""
     parse = json.JSONDecoder(strict=False).raw_decode  # control characters in strings do no harm
@@ -92,15 +117,16 @@ def read_json_lines(
                 continue
             text = decode(line, problems, source.place, number)
             try:
-                document = find_text(text, field, parse)
+                document = find_text(text, wanted, parse)
             except Broken as broken:
                 problems.add(str(broken), source.place, number)
                 continue
             yield SURROGATE.sub("\ufffd", document) if may_have_halves else document
 
 
-def find_text(line: str, field: str, parse: Callable[[str, int], tuple[object, int]]) -> str:
+def find_text(line: str, wanted: Wanted, parse: Callable[[str, int], tuple[object, int]]) -> str:
     """The text of one line of JSON."""
+    field = wanted.field
     try:
         value, end = parse(line, 0 if line[0] > " " else len(line) - len(line.lstrip()))
     except (ValueError, RecursionError):
@@ -115,6 +141,8 @@ def find_text(line: str, field: str, parse: Callable[[str, int], tuple[object, i
         raise Broken(f"no text in the field {field!r}")
     if not document or document.isspace():
         raise Broken(EMPTY)
+    if wanted.without and (reason := wanted.find_reason(partial(find_field, value))):
+        raise Broken(reason)
     return document
 
 
@@ -141,9 +169,10 @@ def find_field(value: object, field: str) -> object:
 
 
 def read_table(
-    blocks: Iterable[Block], delimiter: str, field: str, problems: Problems, source: Source
+    blocks: Iterable[Block], delimiter: str, wanted: Wanted, problems: Problems, source: Source
 ) -> Iterator[str]:
-    """The column that the header calls `field`."""
+    """The column that the header calls as the field."""
+    field = wanted.field
     lines = (
         (number, line)
         for block in blocks
@@ -163,6 +192,10 @@ def read_table(
             problems.add(RAGGED, source.place, number)
         elif not row[column] or row[column].isspace():
             problems.add(EMPTY, source.place, number)
+        elif wanted.without and (
+            reason := wanted.find_reason(dict(zip(names, row, strict=True)).__getitem__)
+        ):
+            problems.add(reason, source.place, number)
         else:
             yield row[column]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertie.data.blocks import Problems, decode
-from bertie.data.formats import EMPTY, missing_field
+from bertie.data.formats import EMPTY, Wanted, missing_field
 from bertie.errors import UserError
 
 ROWS = 1024  # read at once
@@ -41,7 +41,7 @@ def unpack_to_file(chunks: Iterable[bytes]) -> BinaryIO:
 
 
 def read_parquet(
-    file: Any, unit: tuple[Path, int, int], field: str, problems: Problems
+    file: Any, unit: tuple[Path, int, int], wanted: Wanted, problems: Problems
 ) -> Iterator[str]:
     """Texts of the row groups that begin in the unit: a path, from which byte on, up to which."""
     import pyarrow as pa
@@ -51,23 +51,39 @@ def read_parquet(
     def place(number: int) -> str:
         return f"{path}, row {number}"
 
-    select = column_reader(file, field, path)
+    select = column_reader(file, wanted.field, path)
+    names = file.schema_arrow.names
+    outer = wanted.field if wanted.field in names else wanted.field.partition(".")[0]
+    others = [name for name in wanted.without if name in names]
+    columns = [wanted.field, *(name for name in others if name != wanted.field)]
     row = 1
     try:
         for group, first_byte in enumerate(group_starts(file)):
             if not start <= first_byte < end:
                 row += file.metadata.row_group(group).num_rows
                 continue
-            for batch in file.iter_batches(ROWS, [group], [field], use_threads=False):
-                for number, data in enumerate(select(batch.column(0)), row):
+            for batch in file.iter_batches(ROWS, [group], columns, use_threads=False):
+                reasons = find_reasons(batch, others, wanted)
+                texts = select(batch.column(outer))
+                for number, (data, reason) in enumerate(zip(texts, reasons, strict=True), row):
                     text = decode(data or b"", problems, place, number)
-                    if text and not text.isspace():
-                        yield text
-                    else:
+                    if not text or text.isspace():
                         problems.add(EMPTY, place, number)
+                    elif reason:
+                        problems.add(reason, place, number)
+                    else:
+                        yield text
                 row += batch.num_rows
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"cannot read {path}: {error}; is it complete?") from None
+
+
+def find_reasons(batch: Any, names: list[str], wanted: Wanted) -> list[str | None]:
+    """Of each row, why it is left out, or none."""
+    if not names:
+        return [None] * int(batch.num_rows)
+    rows = batch.select(names).to_pylist()
+    return [wanted.find_reason(row.__getitem__) for row in rows]
 
 
 def column_reader(file: Any, field: str, path: Path) -> Callable[[Any], list[bytes | None]]:
