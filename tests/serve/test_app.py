@@ -223,7 +223,7 @@ WRONG: dict[str, tuple[str, object, int, str]] = {
     "both": ("/v1/mood/classify", {"texts": "", "pairs": ["", ""]}, 422, "and not both"),
     "three of a pair": ("/v1/pairs/classify", {"pairs": ["a", "b", "c"]}, 422, "at most 2 items"),
     "no text": ("/v1/mood/classify", {"texts": [1]}, 422, "texts"),
-    "a slip": ("/v1/masks/fill", {"texts": "[MASK]", "tob": 3}, 422, "tob: Extra inputs"),
+    "a slip": ("/v1/masks/fill", {"texts": "[MASK]", "tob": 3}, 422, "no field 'tob'; there are: texts, top"),
     "no mask": ("/v1/masks/fill", {"texts": "a city"}, 422, "no [MASK] in 'a city'; write [MASK]"),
     "no mask in one": ("/v1/masks/fill", {"texts": ["[MASK]", "b"]}, 422, "text 2: no [MASK] in"),
     "top": ("/v1/masks/fill", {"texts": "[MASK]", "top": 101}, 422, "top: Input should be less"),

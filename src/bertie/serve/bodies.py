@@ -9,13 +9,17 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bertie.infer.engine import Engine
-from bertie.infer.verb import Verb, text_size
+from bertie.infer.verb import Verb, shown, text_size
 from bertie.serve.attention import look_verb
 from bertie.serve.refusals import Refused
 
 MAX_FILLS = 10_000  # pieces for all masks of a request; each is about 100 bytes
-Texts = Annotated[str | list[str], Field(description="a text, or a list of them")]
-Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
+# A list is given up at its first wrong item: half a million of them would be as many errors.
+TextList = Annotated[list[str], Field(fail_fast=True)]
+Texts = Annotated[str | TextList, Field(description="a text, or a list of them")]
+Pair = Annotated[list[str], Field(min_length=2, max_length=2, fail_fast=True)]
+Pairs = Annotated[list[Pair], Field(fail_fast=True)]
+OptionLists = Annotated[list[TextList], Field(fail_fast=True)]
 
 
 class Asked(NamedTuple):
@@ -29,6 +33,17 @@ class Body(BaseModel):
     """A request's JSON; a field that is not known is an error, for it may be a slip."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_names(cls, given: object) -> object:
+        """The first that is not known ends it; otherwise each would be an error of its own."""
+        if isinstance(given, dict):
+            for name in given:
+                if name not in cls.model_fields:
+                    known = ", ".join(cls.model_fields)
+                    raise ValueError(f"no field {shown(name)}; there are: {known}")
+        return given
 
 
 class FillBody(Body):
@@ -58,7 +73,7 @@ class FillBody(Body):
 
 class ClassifyBody(Body):
     texts: Texts | None = None
-    pairs: Pair | list[Pair] | None = Field(
+    pairs: Pair | Pairs | None = Field(
         default=None, description="a pair of texts, or a list of pairs"
     )
 
@@ -97,8 +112,8 @@ class TagBody(Body):
 
 
 class AnswerBody(Body):
-    question: Annotated[str | list[str], Field(description="a question, or many")]
-    context: Annotated[str | list[str], Field(description="its text; or one for each question")]
+    question: Annotated[str | TextList, Field(description="a question, or many")]
+    context: Annotated[str | TextList, Field(description="its text; or one for each question")]
 
     def asked(self) -> Asked:
         if isinstance(self.question, str) and isinstance(self.context, str):
@@ -120,8 +135,8 @@ class AnswerBody(Body):
 
 
 class ChooseBody(Body):
-    prompt: Annotated[str | list[str], Field(description="a prompt, or many")]
-    options: list[str] | list[list[str]] = Field(
+    prompt: Annotated[str | TextList, Field(description="a prompt, or many")]
+    options: TextList | OptionLists = Field(
         description="the options of a prompt; of many prompts, a list for each"
     )
 
@@ -166,7 +181,7 @@ class EmbedBody(Body):
 
 
 class SimilarityBody(Body):
-    texts: list[str] | None = Field(default=None, description="each with each: a matrix")
+    texts: TextList | None = Field(default=None, description="each with each: a matrix")
     a: Texts | None = Field(default=None, description="a text, or many")
     b: Texts | None = Field(default=None, description="as many, or one for all")
 

@@ -1,7 +1,7 @@
 """Answers that are no answers: a status, and words that say what to do."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 KINDS = {
@@ -18,6 +18,7 @@ KINDS = {
     504: "time_limit",
 }
 AGAIN_LATER = {429, 503}
+MAX_PROBLEMS = 3  # that are told of one request
 CLIENT_LEFT = 499  # in the log alone: nobody is there to read it
 
 
@@ -61,14 +62,15 @@ def write_json(value: object) -> bytes:
         return json.dumps(value, separators=(",", ":")).encode()
 
 
-def explain(problems: Sequence[dict[str, object]]) -> Refused:
+def explain(problems: Sequence[Mapping[str, object]]) -> Refused:
     """What pydantic found wrong, in a line; what is no JSON at all is another status."""
     if any(problem["type"] == "json_invalid" for problem in problems):
         return Refused(400, "the body is no JSON")
-    found: list[str] = []
-    for problem in problems:
-        place = ".".join(map(str, tuple(problem["loc"])[1:]))  # type: ignore[arg-type]
-        found.append(f"{place or 'body'}: {problem['msg']}")
-    first = str(found[0].partition(":")[0])
-    more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
-    return Refused(422, "; ".join(found[:3]) + more, first)
+    found = [tell_problem(problem) for problem in problems[:MAX_PROBLEMS]]
+    more = f"; and {len(problems) - MAX_PROBLEMS} more" if len(problems) > MAX_PROBLEMS else ""
+    return Refused(422, "; ".join(found) + more, found[0].partition(":")[0])
+
+
+def tell_problem(problem: Mapping[str, object]) -> str:
+    place = ".".join(map(str, tuple(problem["loc"])[1:]))  # type: ignore[arg-type]
+    return f"{place or 'body'}: {str(problem['msg']).removeprefix('Value error, ')}"
