@@ -223,7 +223,12 @@ WRONG: dict[str, tuple[str, object, int, str]] = {
     "both": ("/v1/mood/classify", {"texts": "", "pairs": ["", ""]}, 422, "and not both"),
     "three of a pair": ("/v1/pairs/classify", {"pairs": ["a", "b", "c"]}, 422, "at most 2 items"),
     "no text": ("/v1/mood/classify", {"texts": [1]}, 422, "texts"),
-    "a slip": ("/v1/masks/fill", {"texts": "[MASK]", "tob": 3}, 422, "no field 'tob'; there are: texts, top"),
+    "a slip": (
+        "/v1/masks/fill",
+        {"texts": "[MASK]", "tob": 3},
+        422,
+        "no field 'tob'; there are:",
+    ),
     "no mask": ("/v1/masks/fill", {"texts": "a city"}, 422, "no [MASK] in 'a city'; write [MASK]"),
     "no mask in one": ("/v1/masks/fill", {"texts": ["[MASK]", "b"]}, 422, "text 2: no [MASK] in"),
     "top": ("/v1/masks/fill", {"texts": "[MASK]", "top": 101}, 422, "top: Input should be less"),
@@ -283,9 +288,21 @@ WRONG: dict[str, tuple[str, object, int, str]] = {
     ),
     "too many masks": (
         "/v1/masks/fill",
-        {"texts": "[MASK]" * 200, "top": 51},
+        {"texts": ["[MASK]" * 50] * 4, "top": 51},
         413,
         "200 masks x 51 pieces; the limit is 10,000",
+    ),
+    "too many masks in a text": (
+        "/v1/masks/fill",
+        {"texts": ["[MASK]", "[MASK]" * 65]},
+        413,
+        "65 masks; the limit is 64 in a text",
+    ),
+    "too many options of a prompt": (
+        "/v1/quiz/choose",
+        {"prompt": "a", "options": ["b"] * 65},
+        413,
+        "65 options; the limit is 64 for a prompt",
     ),
     "too large a body": (
         "/v1/mood/classify",

@@ -1,8 +1,11 @@
 """Bodies: what is wrong is found soon, however much of it there is."""
 
+from pathlib import Path
+
 import pytest
 from pydantic import ValidationError
 
+import bertie
 from bertie.serve import bodies
 from bertie.serve.refusals import explain
 
@@ -25,6 +28,24 @@ def test_a_thousand_wrong_items_are_few_errors(name: str) -> None:
     with pytest.raises(ValidationError) as refused:
         body.model_validate(sent)
     assert refused.value.error_count() <= 6
+
+
+def test_a_long_text_is_as_large_as_what_the_model_reads_for_its_masks(
+    models: dict[str, Path],
+) -> None:
+    engine = bertie.load(models["masks"], device="cpu")
+    length = engine.max_length
+    assert bodies.fill_size("[MASK]", engine) == bodies.size_of("[MASK]", engine)
+    for text in ("[MASK] of " * 60 + "the city " * 900, "中[MASK]!" * 60 + "中" * 900):
+        num_read = sum(len(window.ids) for window in engine.fill_verb(5).read(text).windows)
+        assert num_read <= bodies.fill_size(text, engine).num_tokens == 60 * length
+
+
+def test_options_are_no_larger_than_what_the_model_reads_of_them(models: dict[str, Path]) -> None:
+    engine = bertie.load(models["quiz"], device="cpu")
+    size = bodies.size_of(("a" * 9_000, ["b", "c" * 9_000, "d"]), engine)
+    assert (size.num_texts, size.num_tokens) == (3, 3 * engine.max_length)
+    assert bodies.size_of(("a", []), engine).num_texts == 1, "what waits is never nothing"
 
 
 def test_only_the_first_errors_are_told() -> None:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from bertie.infer.engine import Engine
 from bertie.infer.verb import Verb, shown, text_size
 from bertie.serve.attention import look_verb
+from bertie.serve.batcher import Size
 from bertie.serve.refusals import Refused
 
 MAX_FILLS = 10_000  # pieces for all masks of a request; each is about 100 bytes
@@ -60,12 +61,11 @@ class FillBody(Body):
         return "fill", self.top
 
     def verb(self, engine: Engine) -> Verb[Any, Any]:
-        mask = engine.tokenizer.config.mask_token
-        num_masks = sum(str(text).count(mask) for text in self.asked().items)
-        if num_masks * self.top > MAX_FILLS:
+        total = sum(num_masks(str(text), engine) for text in self.asked().items)
+        if total * self.top > MAX_FILLS:
             raise Refused(
                 413,
-                f"{num_masks:,} masks x {self.top} pieces; the limit is {MAX_FILLS:,} in a request",
+                f"{total:,} masks x {self.top} pieces; the limit is {MAX_FILLS:,} in a request",
                 "texts",
             )
         return engine.fill_verb(self.top)
@@ -234,15 +234,31 @@ def texts_of(item: object) -> list[str]:
 
 def num_read(item: object) -> int:
     """How many texts the model reads for an item: one, or one for each option."""
-    return len(item[1]) if isinstance(item, tuple) and isinstance(item[1], list) else 1
+    return max(1, len(item[1])) if isinstance(item, tuple) and isinstance(item[1], list) else 1
 
 
-def size_of(item: object) -> int:
-    """About how many tokens the model reads for an item."""
-    if num_read(item) == 1 or not isinstance(item, tuple):
-        return text_size(*texts_of(item))
-    prompt, options = item
-    return sum(text_size(prompt, option) for option in options)
+def size_of(item: object, engine: Engine) -> Size:
+    """About how much the model reads for an item."""
+    if isinstance(item, tuple) and isinstance(item[1], list):
+        prompt, options = item
+        lengths = [min(text_size(prompt, option), engine.max_length) for option in options]
+        return Size(num_read(item), sum(lengths))
+    return Size(1, text_size(*texts_of(item)))
+
+
+def fill_size(item: object, engine: Engine) -> Size:
+    """A text that may be too long for the model is read once for each mask, around it.
+
+    What may be too long is told by its characters: a piece has one at least.
+    """
+    text = str(item)
+    is_long = len(text) > engine.max_length
+    num_windows = max(1, num_masks(text, engine)) if is_long else 1
+    return Size(1, num_windows * min(text_size(text), engine.max_length))
+
+
+def num_masks(text: str, engine: Engine) -> int:
+    return text.count(engine.tokenizer.config.mask_token)
 
 
 # What comes back.
