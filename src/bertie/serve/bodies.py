@@ -167,7 +167,9 @@ class EmbedBody(Body):
     pooling: Literal["mean", "cls", "max"] | None = Field(
         default=None, description="what suits the model if not said"
     )
-    layer: int | None = Field(default=None, description="0: the embeddings, 1, ...; -1: the last")
+    layer: int | None = Field(
+        default=None, ge=-99, le=99, description="0: the embeddings, 1, ...; -1: the last"
+    )
     normalise: bool = Field(default=False, description="to length 1")
 
     def asked(self) -> Asked:
@@ -196,7 +198,7 @@ class SimilarityBody(Body):
 
 class AttentionBody(Body):
     text: str
-    layer: int = Field(default=-1, description="1: the first; -1: the last")
+    layer: int = Field(default=-1, ge=-99, le=99, description="1: the first; -1: the last")
 
     def asked(self) -> Asked:
         return ask_texts(self.text)

@@ -19,15 +19,23 @@ KINDS = {
 }
 AGAIN_LATER = {429, 503}
 MAX_PROBLEMS = 3  # that are told of one request
+MAX_ECHO = 60  # characters of what was sent, in a message
 CLIENT_LEFT = 499  # in the log alone: nobody is there to read it
 
 
 class Refused(Exception):
     """A request that gets no answer, and why."""
 
-    def __init__(self, status: int, message: str, param: str | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.param = status, message, param
+        self.headers = headers or {}
 
 
 class Reply(NamedTuple):
@@ -47,11 +55,17 @@ def make_reply(refused: Refused) -> Reply:
         "code": refused.status,
     }
     headers = {"content-type": "application/json"}
+    headers |= {name.lower(): value for name, value in refused.headers.items()}
     if refused.status in AGAIN_LATER:
         headers["retry-after"] = "1"
     if refused.status == 401:
         headers["www-authenticate"] = "Bearer"
     return Reply(refused.status, write_json({"error": error}), headers)
+
+
+def cut(text: str) -> str:
+    """What somebody sent, by its beginning where it is long."""
+    return text if len(text) <= MAX_ECHO else f"{text[: MAX_ECHO - 3]}..."
 
 
 def write_json(value: object) -> bytes:

@@ -14,6 +14,7 @@ class Limits:
     characters: int = 20_000  # of each text; 413
     masks: int = 64  # of each text: a long one is read once for each; 413
     options: int = 64  # of each prompt, which is read with each; 413
+    requests: int = 512  # that are read or answered at one time; 429
     waiting: int = 1_024  # texts of all requests that are not yet computed; 429
     waiting_s: float = 5.0  # that what waits will take, by the speed so far; 429
     seconds: float = 30.0  # from the first byte of a request to its answer; 408, 504
