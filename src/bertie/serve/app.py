@@ -71,7 +71,8 @@ def make_app(
     )
     app.state.batcher = batcher
     desk = Desk(models, batcher, settings.limits)
-    add_verb_routes(app, desk)
+    add_head_routes(app, desk)
+    add_encoder_routes(app, desk)
     add_openai_routes(app, desk, REFUSALS)
     add_state_routes(app, batcher, metrics)
     add_page_routes(app)
@@ -84,13 +85,20 @@ def make_app(
     return app
 
 
-def add_verb_routes(app: FastAPI, desk: Desk) -> None:
+def posting(app: FastAPI) -> Callable[[str, Any], Callable[[Handler], Handler]]:
     """Answers are sent as the engine made them: their types are for those who read /docs."""
 
     def post(verb: str, answer: Any) -> Callable[[Handler], Handler]:
         return app.post(
             f"/v1/{{model}}/{verb}", response_model=answer, responses=REFUSALS, tags=["verbs"]
         )
+
+    return post
+
+
+def add_head_routes(app: FastAPI, desk: Desk) -> None:
+    """What some heads can do."""
+    post = posting(app)
 
     @post("fill", bodies.FillAnswer | list[bodies.FillAnswer])
     async def fill(model: str, body: bodies.FillBody, request: Request) -> Response:
@@ -116,6 +124,11 @@ def add_verb_routes(app: FastAPI, desk: Desk) -> None:
     async def choose(model: str, body: bodies.ChooseBody, request: Request) -> Response:
         """The option that fits a prompt best."""
         return as_json(await desk.answer(request, model, "choose", body))
+
+
+def add_encoder_routes(app: FastAPI, desk: Desk) -> None:
+    """What every model can do."""
+    post = posting(app)
 
     @post("embed", list[float] | list[list[float]])
     async def embed(model: str, body: bodies.EmbedBody, request: Request) -> Response:

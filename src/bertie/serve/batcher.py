@@ -190,7 +190,7 @@ class Batcher:
         """Until something waits, and a little longer where more is likely to come.
 
         Those who were answered just now often ask again at once. So a batch as large as the one
-        before is worth a short wait; somebody who asks alone never waits.
+        before is worth a short wait; somebody who asks alone waits so only after a larger batch.
         """
         while not self._lines:
             if self.is_closing:
