@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,20 +52,11 @@ def make_app(
     batcher = Batcher(settings.batching, settings.limits, metrics)
     metrics.now["bertie_waiting_texts"] = lambda: batcher.num_waiting
 
-    @asynccontextmanager
-    async def live(app: FastAPI) -> AsyncIterator[None]:
-        """What was taken is finished before the end."""
-        running = asyncio.create_task(batcher.run())
-        yield
-        batcher.close()
-        with suppress(TimeoutError):  # by now all were answered or refused: the rest is for nobody
-            await asyncio.wait_for(running, LAST_WAIT_S)
-
     app = FastAPI(
         title="bertie",
         version=__version__,
         summary="BERT models: masks, classes, tags, answers, choices, vectors.",
-        lifespan=live,
+        lifespan=living(batcher),
         docs_url=None,  # these load scripts from elsewhere; ours is /docs of the page
         redoc_url=None,
     )
@@ -83,6 +74,19 @@ def make_app(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
         )
     return app
+
+
+def living(batcher: Batcher) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def live(app: FastAPI) -> AsyncIterator[None]:
+        """What was taken is finished before the end."""
+        running = asyncio.create_task(batcher.run())
+        yield
+        batcher.close()
+        with suppress(TimeoutError):  # by now all were answered or refused: the rest is for nobody
+            await asyncio.wait_for(running, LAST_WAIT_S)
+
+    return live
 
 
 def posting(app: FastAPI) -> Callable[[str, Any], Callable[[Handler], Handler]]:
