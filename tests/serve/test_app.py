@@ -2,6 +2,7 @@
 
 import base64
 import json
+import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -216,6 +217,9 @@ WRONG: dict[str, tuple[str, object, int, str]] = {
     "no model": ("/v1/nope/fill", {"texts": "[MASK]"}, 404, "no model 'nope'; there are: masks,"),
     "another head": ("/v1/mood/tag", {"texts": "a"}, 404, "mood cannot tag, only classify, em"),
     "who can": ("/v1/mood/fill", {"texts": "[MASK]"}, 404, "attention; masks can"),
+    "a long name": (f"/v1/{'x' * 999}/fill", {"texts": "a"}, 404, f"no model '{'x' * 57}...'; th"),
+    "a long path": (f"/v1/x/{'y' * 999}", {}, 404, f"nothing at /v1/x/{'y' * 51}...; /docs"),
+    "a long number": ("/v1/masks/attention", {"text": "a", "layer": 10**99}, 422, "less than or"),
     "no path": ("/v1/mood/nope", {}, 404, "nothing at /v1/mood/nope; /docs lists"),
     "texts for pairs": ("/v1/pairs/classify", {"texts": "a"}, 422, "fine-tuned on pairs; send"),
     "pairs for texts": ("/v1/mood/classify", {"pairs": ["a", "b"]}, 422, "on texts; send texts"),
@@ -223,7 +227,12 @@ WRONG: dict[str, tuple[str, object, int, str]] = {
     "both": ("/v1/mood/classify", {"texts": "", "pairs": ["", ""]}, 422, "and not both"),
     "three of a pair": ("/v1/pairs/classify", {"pairs": ["a", "b", "c"]}, 422, "at most 2 items"),
     "no text": ("/v1/mood/classify", {"texts": [1]}, 422, "texts"),
-    "a slip": ("/v1/masks/fill", {"texts": "[MASK]", "tob": 3}, 422, "tob: Extra inputs"),
+    "a slip": (
+        "/v1/masks/fill",
+        {"texts": "[MASK]", "tob": 3},
+        422,
+        "no field 'tob'; there are:",
+    ),
     "no mask": ("/v1/masks/fill", {"texts": "a city"}, 422, "no [MASK] in 'a city'; write [MASK]"),
     "no mask in one": ("/v1/masks/fill", {"texts": ["[MASK]", "b"]}, 422, "text 2: no [MASK] in"),
     "top": ("/v1/masks/fill", {"texts": "[MASK]", "top": 101}, 422, "top: Input should be less"),
@@ -283,9 +292,21 @@ WRONG: dict[str, tuple[str, object, int, str]] = {
     ),
     "too many masks": (
         "/v1/masks/fill",
-        {"texts": "[MASK]" * 200, "top": 51},
+        {"texts": ["[MASK]" * 50] * 4, "top": 51},
         413,
         "200 masks x 51 pieces; the limit is 10,000",
+    ),
+    "too many masks in a text": (
+        "/v1/masks/fill",
+        {"texts": ["[MASK]", "[MASK]" * 65]},
+        413,
+        "65 masks; the limit is 64 in a text",
+    ),
+    "too many options of a prompt": (
+        "/v1/quiz/choose",
+        {"prompt": "a", "options": ["b"] * 65},
+        413,
+        "65 options; the limit is 64 for a prompt",
     ),
     "too large a body": (
         "/v1/mood/classify",
@@ -301,7 +322,7 @@ def test_what_is_wrong_is_said_with_the_right_status(server: Server, name: str) 
     path, sent, status, message = WRONG[name]
     answer = server.post(path, sent)
     assert (answer.status, answer.json["error"]["code"]) == (status, status), answer.body
-    assert message in answer.message
+    assert message in answer.message and len(answer.message) < 300
     assert "/tmp" not in answer.message, "paths of the server are nobody's business"
 
 
@@ -325,6 +346,7 @@ def test_a_lone_surrogate_is_answered_or_refused_but_does_no_harm(server: Server
 def test_a_method_that_is_not_taken(server: Server) -> None:
     answer = server.get("/v1/mood/classify")
     assert answer.status == 405 and "does not take GET" in answer.message
+    assert answer.headers["allow"] == "POST"
 
 
 def test_pages_of_other_sites_may_not_ask(server: Server, models: dict[str, Path]) -> None:
@@ -435,7 +457,75 @@ def test_shutting_down_finishes_what_was_taken(models: dict[str, Path]) -> None:
         assert asked.result().status == 200 and len(asked.result().json) == 8
 
 
+def finish(connection: socket.socket, rest: bytes) -> bytes:
+    """The answer to a request whose last bytes these are."""
+    connection.sendall(rest)
+    found = b""
+    while chunk := connection.recv(4096):
+        found += chunk
+    connection.close()
+    return found
+
+
+def begin(server: Server, head: str, length: int = 2) -> socket.socket:
+    """Sends a request but for its body."""
+    host, port = urlsplit(server.address).netloc.split(":")
+    connection = socket.create_connection((host, int(port)))
+    fields = "host: x\r\ncontent-type: application/json\r\n"
+    fields += f"content-length: {length}\r\n"
+    connection.sendall(f"{head} HTTP/1.1\r\n{fields}\r\n".encode())
+    return connection
+
+
+def test_from_the_signal_on_nothing_new_is_taken(models: dict[str, Path]) -> None:
+    with serving(*named(models, ["quiz"])) as server:
+        sent = json.dumps({"model": "quiz", "input": "Paris"}).encode()
+        asking = begin(server, "POST /v1/embeddings", len(sent))
+        checking = begin(server, "GET /ready")
+        server.get("/health")  # both heads were read before this
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.5)  # until uvicorn has seen it
+        for found in (finish(checking, b"{}"), finish(asking, sent)):
+            assert b" 503 " in found.split(b"\r\n")[0] and b"shutting down" in found
+        assert server.process.wait(timeout=60) == 0
+
+
+def test_a_batch_that_nobody_waits_for_does_not_keep_it_from_stopping(
+    models: dict[str, Path],
+) -> None:
+    sets = ["limits.seconds=0.5", "limits.body_bytes=9000000", "batching.tokens=9000000"]
+    arguments = [word for one in sets for word in ("--set", one)]
+    with serving(*named(models, ["names"]), *arguments) as server:
+        late = server.post("/v1/names/tag", {"texts": ["the city of Paris " * 1000] * 250})
+        assert late.status == 504
+        assert server.stop() == 0
+    assert "bertie: stopped in the midst of a batch\n" in server.told
+
+
+def test_requests_at_one_time_are_limited(models: dict[str, Path]) -> None:
+    with serving(*named(models, ["mood"]), "--set", "limits.requests=2") as server:
+        slow = [begin(server, "POST /v1/mood/classify") for _ in range(2)]
+        while (full := server.get("/v1/models")).status == 200:
+            time.sleep(0.01)
+        assert (full.status, full.headers["retry-after"]) == (429, "1")
+        assert "2 requests are not yet answered, and the limit is 2" in full.message
+        assert server.get("/health").status == 200
+        for one in slow:
+            one.close()
+        while server.get("/v1/models").status != 200:
+            time.sleep(0.01)
+
+
 # What is told.
+
+
+def test_every_cut_is_told(models: dict[str, Path]) -> None:
+    with serving(*named(models, ["reader"])) as server:
+        for _ in range(3):
+            sent = {"question": "Which city is the capital of France? " * 9, "context": "Paris"}
+            assert server.post("/v1/reader/answer", sent).status == 200
+        assert server.stop() == 0
+    assert len([line for line in server.told if "CutOff" in line]) == 3
 
 
 def test_the_log_has_a_json_object_for_each_request(models: dict[str, Path]) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bertie.errors import UserError
 from bertie.infer.verb import Verb
-from bertie.serve.batcher import Batcher
+from bertie.serve.batcher import Batcher, Size
 from bertie.serve.metrics import Metrics
 from bertie.serve.refusals import Refused
 from bertie.serve.settings import Batching, Limits
@@ -47,8 +47,8 @@ class Scene:
         limits = Limits(texts=1, waiting=max_waiting, waiting_s=2.0)
         self.batcher = Batcher(settings, limits, self.metrics)
 
-    def ask(self, *texts: str, model: str = "m", key: str = "k") -> Asking:
-        sizes = [len(text) for text in texts]
+    def ask(self, *texts: str, model: str = "m", key: str = "k", num_texts: int = 1) -> Asking:
+        sizes = [Size(num_texts, len(text)) for text in texts]
         return self.batcher.ask(model, key, self.slow.verb, texts, sizes)
 
     async def busy(self) -> list[asyncio.Task[Any]]:
@@ -155,6 +155,25 @@ def test_whoever_leaves_frees_the_place() -> None:
 
     asyncio.run(leave())
     assert scene.slow.batches == [["first"], ["c"]]
+
+
+def test_room_is_counted_in_texts_whatever_they_are_part_of() -> None:
+    scene = Scene(max_waiting=5)
+
+    async def fill() -> None:
+        first, running = await scene.busy()
+        waiting = asyncio.create_task(scene.ask("a", num_texts=4))
+        await asyncio.sleep(0.01)
+        with pytest.raises(Refused) as refused:
+            await scene.ask("b", num_texts=2)
+        assert refused.value.status == 429 and "4 texts are waiting" in refused.value.message
+        scene.slow.may_go.set()
+        assert await waiting == ["A"] and scene.batcher.num_waiting == 0
+        await first
+        scene.batcher.close()
+        await running
+
+    asyncio.run(fill())
 
 
 def test_a_queue_may_be_as_long_as_it_moves_fast() -> None:

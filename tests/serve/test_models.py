@@ -1,11 +1,15 @@
 """Models and their names."""
 
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bertie.errors import UserError
+from bertie.infer.engine import Engine
 from bertie.serve.models import load_models, name_directories
+from bertie.serve.openai import describe
 from bertie.serve.refusals import Refused
 
 
@@ -34,6 +38,31 @@ def test_names_must_be_fit_for_an_address_and_differ(arguments: list[str], messa
     with pytest.raises(UserError) as refused:
         name_directories(arguments)
     assert message in str(refused.value)
+
+
+def test_encoders_are_shared_as_soon_as_two_are_equal(
+    models: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is room for one more than are kept, and no need for all at once."""
+    load, loaded = Engine.load, list[Engine]()
+
+    def watch(place: Path, **options: Any) -> Engine:
+        assert len({id(engine.model.layers) for engine in loaded}) <= 1
+        loaded.append(load(place, **options))
+        return loaded[-1]
+
+    monkeypatch.setattr(Engine, "load", watch)
+    load_models([f"{name}={models['mood']}" for name in "abc"])
+    assert len(loaded) == 3
+
+
+def test_models_are_told_without_looking_at_the_disk(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(models["mood"], tmp_path / "mood"))
+    (served,) = load_models([str(copy)])
+    shutil.rmtree(copy)
+    assert describe(served)["created"] == served.created > 1e9
 
 
 def test_what_a_model_cannot_do_another_may(models: dict[str, Path]) -> None:

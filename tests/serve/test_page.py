@@ -168,6 +168,45 @@ def test_errors_are_words_and_go_away(browser: Browser) -> None:
     browser.choose("#language", "en")
 
 
+HOLD = """
+window.held = [];
+window.fetch = (path, how) => new Promise((resolve) => window.held.push(resolve));
+"""
+ANSWER = """
+const [number, status, text] = arguments;
+window.held[number](new Response(text, { status }));
+"""
+
+
+def test_an_answer_that_comes_late_is_for_nobody(browser: Browser) -> None:
+    go(browser, "mood", "classify")
+    browser.driver.execute_script(HOLD)
+    for _ in range(2):
+        browser.find("#run").click()
+    good, bad = (json.dumps({"label": one, "scores": {one: 1}}) for one in ("good", "bad"))
+    browser.driver.execute_script(ANSWER, 1, 200, good)
+    browser.wait(".bars")
+    browser.driver.execute_script(ANSWER, 0, 200, bad)
+    browser.driver.execute_async_script("setTimeout(arguments[0], 100)")
+    assert browser.texts(".bars th") == ["good"], "the latest question is the one that counts"
+    browser.find("#run").click()
+    browser.tab("similarity")
+    browser.driver.execute_script(ANSWER, 2, 422, '{"error": {"message": "late"}}')
+    browser.driver.execute_async_script("setTimeout(arguments[0], 100)")
+    assert browser.find("#trouble").text == ""
+
+
+def test_an_error_in_another_form_is_told_by_its_status(browser: Browser) -> None:
+    """As a proxy may send it."""
+    go(browser, "mood", "classify")
+    browser.driver.execute_script(HOLD)
+    for number, text in enumerate(('{"detail": "x"}', "null", "<html>")):
+        browser.find("#run").click()
+        browser.driver.execute_script(ANSWER, number, 503, text)
+        browser.wait("#trouble")
+        assert browser.find("#trouble").text == "The server is stopping."
+
+
 def test_both_languages(browser: Browser) -> None:
     browser.choose("#model", "masks")
     assert browser.texts("[role=tab]") == ENGLISH

@@ -45,9 +45,7 @@ def serve(
 
     `bertie serve my_model --set limits.texts=64 --set batching.tokens=16384`
     """
-    # oneDNN, which multiplies matrices for torch, keeps code for the last 1,024 shapes. Nearly
-    # every batch has a new one: memory grew by 1 kB a request, for nothing. It reads this once.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    set_up_process(threads)
     from bertie.config import read_recipe
 
     try:
@@ -57,16 +55,10 @@ def serve(
         from bertie.serve.run import open_socket, run
         from bertie.serve.settings import ServeRecipe
     except ModuleNotFoundError as error:
-        if error.name not in ("fastapi", "uvicorn", "starlette", "pydantic"):
-            raise
-        raise UserError("a server needs more packages: pip install 'bertie[serve]'") from None
-    import torch
-
+        raise name_extra(error) from None
     settings = read_recipe(ServeRecipe, recipe, sets or [])
     keys = None if api_key_file is None else Keys.read(api_key_file)
     listening = open_socket(host, port)
-    if threads is not None:
-        torch.set_num_threads(threads)
     opened = load_models(models, device=device, precision=precision)
     app = make_app(opened, settings, keys=keys, origins=allow_origin or ())
     names = ", ".join(one.name for one in opened)
@@ -76,3 +68,20 @@ def serve(
         settings,
         on_start=lambda address: print(f"bertie: {names} at {address}", file=sys.stderr),
     )
+
+
+def set_up_process(threads: int | None) -> None:
+    # oneDNN, which multiplies matrices for torch, keeps code for the last 1,024 shapes. Nearly
+    # every batch has a new one: memory grew by 1 kB a request, for nothing. It reads this once.
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
+    import torch
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def name_extra(error: ModuleNotFoundError) -> Exception:
+    """What to install, where that is all that is missing."""
+    if error.name not in ("fastapi", "uvicorn", "starlette", "pydantic"):
+        return error
+    return UserError("a server needs more packages: pip install 'bertie[serve]'")

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +25,7 @@ from bertie.serve.keys import Keys
 from bertie.serve.metrics import Metrics
 from bertie.serve.models import Models
 from bertie.serve.openai import add_openai_routes
-from bertie.serve.refusals import KINDS, Refused, explain, make_reply
+from bertie.serve.refusals import KINDS, Refused, cut, explain, make_reply
 from bertie.serve.settings import ServeRecipe
 
 PAGE = Path(str(files("bertie.serve") / "page"))
@@ -33,9 +33,10 @@ PAGE = Path(str(files("bertie.serve") / "page"))
 CONTENT_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": bodies.ErrorAnswer, "description": KINDS[status]}
-    for status in (400, 401, 404, 408, 413, 422, 429, 503, 504)
+    for status in (400, 401, 404, 408, 413, 422, 429, 500, 503, 504)
 }
 
+LAST_WAIT_S = 2.0
 Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Response]])
 
 
@@ -51,24 +52,18 @@ def make_app(
     batcher = Batcher(settings.batching, settings.limits, metrics)
     metrics.now["bertie_waiting_texts"] = lambda: batcher.num_waiting
 
-    @asynccontextmanager
-    async def live(app: FastAPI) -> AsyncIterator[None]:
-        """What was taken is finished before the end."""
-        running = asyncio.create_task(batcher.run())
-        yield
-        batcher.close()
-        await running
-
     app = FastAPI(
         title="bertie",
         version=__version__,
         summary="BERT models: masks, classes, tags, answers, choices, vectors.",
-        lifespan=live,
+        lifespan=living(batcher),
         docs_url=None,  # these load scripts from elsewhere; ours is /docs of the page
         redoc_url=None,
     )
+    app.state.batcher = batcher
     desk = Desk(models, batcher, settings.limits)
-    add_verb_routes(app, desk)
+    add_head_routes(app, desk)
+    add_encoder_routes(app, desk)
     add_openai_routes(app, desk, REFUSALS)
     add_state_routes(app, batcher, metrics)
     add_page_routes(app)
@@ -81,13 +76,33 @@ def make_app(
     return app
 
 
-def add_verb_routes(app: FastAPI, desk: Desk) -> None:
+def living(batcher: Batcher) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def live(app: FastAPI) -> AsyncIterator[None]:
+        """What was taken is finished before the end."""
+        running = asyncio.create_task(batcher.run())
+        yield
+        batcher.close()
+        with suppress(TimeoutError):  # by now all were answered or refused: the rest is for nobody
+            await asyncio.wait_for(running, LAST_WAIT_S)
+
+    return live
+
+
+def posting(app: FastAPI) -> Callable[[str, Any], Callable[[Handler], Handler]]:
     """Answers are sent as the engine made them: their types are for those who read /docs."""
 
     def post(verb: str, answer: Any) -> Callable[[Handler], Handler]:
         return app.post(
             f"/v1/{{model}}/{verb}", response_model=answer, responses=REFUSALS, tags=["verbs"]
         )
+
+    return post
+
+
+def add_head_routes(app: FastAPI, desk: Desk) -> None:
+    """What some heads can do."""
+    post = posting(app)
 
     @post("fill", bodies.FillAnswer | list[bodies.FillAnswer])
     async def fill(model: str, body: bodies.FillBody, request: Request) -> Response:
@@ -113,6 +128,11 @@ def add_verb_routes(app: FastAPI, desk: Desk) -> None:
     async def choose(model: str, body: bodies.ChooseBody, request: Request) -> Response:
         """The option that fits a prompt best."""
         return as_json(await desk.answer(request, model, "choose", body))
+
+
+def add_encoder_routes(app: FastAPI, desk: Desk) -> None:
+    """What every model can do."""
+    post = posting(app)
 
     @post("embed", list[float] | list[list[float]])
     async def embed(model: str, body: bodies.EmbedBody, request: Request) -> Response:
@@ -181,21 +201,21 @@ def add_refusals(app: FastAPI) -> None:
             return reply(explain(error.errors()))
         if isinstance(error, HTTPException):
             return reply(explain_http(request, error))
-        if isinstance(error, UserError):
-            return reply(Refused(422, str(error)))
-        return reply(Refused(500, "something went wrong here; the server's log says what"))
+        return reply(Refused(422, str(error)))
 
-    for kind in (Refused, RequestValidationError, HTTPException, UserError, Exception):
+    # What else goes wrong is a mistake of ours, and the gate's business.
+    for kind in (Refused, RequestValidationError, HTTPException, UserError):
         app.add_exception_handler(kind, refuse)
 
 
 def explain_http(request: Request, error: HTTPException) -> Refused:
     """Of the framework's own."""
-    path = request.scope["path"]
+    path = cut(request.scope["path"])
     if error.status_code == 404:
         return Refused(404, f"there is nothing at {path}; /docs lists what there is")
     if error.status_code == 405:
-        return Refused(405, f"{path} does not take {request.method}; /docs says what it takes")
+        message = f"{path} does not take {cut(request.method)}; /docs says what it takes"
+        return Refused(405, message, headers=error.headers)
     if error.status_code == 400:
         return Refused(400, "the body is no JSON")
     return Refused(error.status_code, str(error.detail))

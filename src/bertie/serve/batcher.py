@@ -26,6 +26,13 @@ MEMORY = 0.9  # of the speed so far, after each batch
 A = TypeVar("A")
 
 
+class Size(NamedTuple):
+    """How much an item is."""
+
+    num_texts: int  # that the model reads for it
+    num_tokens: int  # of all of them, about
+
+
 @dataclass(kw_only=True, slots=True, eq=False)
 class Job(Generic[A]):
     """What a request asks, and as much of the answer as there is."""
@@ -34,7 +41,7 @@ class Job(Generic[A]):
     key: Hashable  # of one model, equal keys are asked with equal verbs
     verb: Verb[Any, A]
     items: Sequence[object]
-    sizes: Sequence[int]  # tokens of each item, about
+    sizes: Sequence[Size]  # of each item
     future: asyncio.Future[list[A]]
     num_taken: int = 0  # items that were given to the worker
     answers: list[A] = field(default_factory=list)
@@ -42,6 +49,10 @@ class Job(Generic[A]):
     @property
     def num_left(self) -> int:
         return len(self.items) - self.num_taken
+
+    @property
+    def left(self) -> "Part":
+        return Part(self, self.num_taken, len(self.items))
 
     def settle(self, outcome: "list[A] | Exception") -> None:
         """With the answers to the items that come next, or with what went wrong."""
@@ -63,8 +74,12 @@ class Part(NamedTuple):
     end: int
 
     @property
+    def num_texts(self) -> int:
+        return sum(size.num_texts for size in self.job.sizes[self.start : self.end])
+
+    @property
     def num_tokens(self) -> int:
-        return sum(self.job.sizes[self.start : self.end])
+        return sum(size.num_tokens for size in self.job.sizes[self.start : self.end])
 
 
 @dataclass(slots=True)
@@ -87,15 +102,16 @@ class Batcher:
 
     def __init__(self, settings: Batching, limits: Limits, metrics: Metrics) -> None:
         self.settings, self.limits, self.metrics = settings, limits, metrics
-        self.num_waiting = 0  # items
+        self.num_waiting = 0  # texts
         self.num_tokens_waiting = 0
         self.num_tokens_computed = 0  # in the batch at work
         self.speed = Speed()
         self.is_closing = False
+        self.is_computing = False
         self._lines: dict[str, deque[Job[Any]]] = {}  # by model; the first has its turn
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="bertie-model")
         self._changed = asyncio.Event()
-        self._num_before = 1  # items of the batch before
+        self._num_before = 1  # texts of the batch before
 
     async def ask(
         self,
@@ -103,25 +119,25 @@ class Batcher:
         key: Hashable,
         verb: Verb[Any, A],
         items: Sequence[object],
-        sizes: Sequence[int],
+        sizes: Sequence[Size],
     ) -> list[A]:
         """The answers, in order; whoever is cancelled while waiting leaves the line."""
-        self._check_room(len(items))
+        self._check_room(sum(size.num_texts for size in sizes))
         future: asyncio.Future[list[A]] = asyncio.get_running_loop().create_future()
         job = Job(model=model, key=key, verb=verb, items=items, sizes=sizes, future=future)
         self._lines.setdefault(model, deque()).append(job)
-        self.num_waiting += len(items)
-        self.num_tokens_waiting += sum(sizes)
+        self.num_waiting += job.left.num_texts
+        self.num_tokens_waiting += job.left.num_tokens
         self._changed.set()
         try:
             return await future
         finally:
             self._leave(job)
 
-    def _check_room(self, num_items: int) -> None:
+    def _check_room(self, num_texts: int) -> None:
         if self.is_closing:
             raise Refused(503, "the server is shutting down; ask again in a moment")
-        if self.num_waiting + num_items > self.limits.waiting:
+        if self.num_waiting + num_texts > self.limits.waiting:
             raise Refused(
                 429,
                 f"{self.num_waiting} texts are waiting, and the limit is {self.limits.waiting}; "
@@ -140,8 +156,8 @@ class Batcher:
     def _leave(self, job: Job[Any]) -> None:
         if not job.num_left:
             return
-        self.num_waiting -= job.num_left
-        self.num_tokens_waiting -= sum(job.sizes[job.num_taken :])
+        self.num_waiting -= job.left.num_texts
+        self.num_tokens_waiting -= job.left.num_tokens
         self._lines[job.model].remove(job)
         if not self._lines[job.model]:
             del self._lines[job.model]
@@ -152,16 +168,18 @@ class Batcher:
         ended_at = 0.0  # the batch before, if this one was waiting already
         while await self._gather():
             parts = self._take()
-            self._num_before = sum(part.end - part.start for part in parts)
+            self._num_before = num_texts_of(parts)
             self.num_tokens_computed = num_tokens_of(parts)
             started_at = time.monotonic()
+            self.is_computing = True
             outcomes = await loop.run_in_executor(self._worker, answer_parts, parts)
+            self.is_computing = False
             self._count(parts, time.monotonic() - started_at)
             # Who waits for a batch waits for what lies between batches, too.
             self.speed.add(self.num_tokens_computed, time.monotonic() - (ended_at or started_at))
             for part, outcome in zip(parts, outcomes, strict=True):
                 part.job.settle(outcome)
-            ended_at = time.monotonic() if self.num_waiting else 0.0
+            ended_at = time.monotonic() if self._lines else 0.0
         self._worker.shutdown()
 
     def close(self) -> None:
@@ -172,9 +190,9 @@ class Batcher:
         """Until something waits, and a little longer where more is likely to come.
 
         Those who were answered just now often ask again at once. So a batch as large as the one
-        before is worth a short wait; somebody who asks alone never waits.
+        before is worth a short wait; somebody who asks alone waits so only after a larger batch.
         """
-        while not self.num_waiting:
+        while not self._lines:
             if self.is_closing:
                 return False
             self._changed.clear()
@@ -204,7 +222,7 @@ class Batcher:
             job.num_taken = part.end
             if job.num_left:
                 unfinished.append(job)
-        self.num_waiting -= sum(part.end - part.start for part in parts)
+        self.num_waiting -= num_texts_of(parts)
         self.num_tokens_waiting -= num_tokens_of(parts)
         if rest or unfinished:
             self._lines[model] = rest + unfinished
@@ -214,13 +232,16 @@ class Batcher:
         if not parts:
             return
         model = parts[0].job.model
-        num_texts = sum(part.end - part.start for part in parts)
-        num_tokens = num_tokens_of(parts)
+        num_texts, num_tokens = num_texts_of(parts), num_tokens_of(parts)
         self.metrics.texts.add(num_texts, model=model)
         self.metrics.tokens.add(num_tokens, model=model)
         self.metrics.batch_texts.see(num_texts, model=model)
         self.metrics.batch_tokens.see(num_tokens, model=model)
         self.metrics.batch_seconds.see(seconds, model=model)
+
+
+def num_texts_of(parts: Sequence[Part]) -> int:
+    return sum(part.num_texts for part in parts)
 
 
 def num_tokens_of(parts: Sequence[Part]) -> int:
@@ -230,8 +251,9 @@ def num_tokens_of(parts: Sequence[Part]) -> int:
 def fit(job: Job[Any], room: int, *, is_first: bool) -> Part | None:
     """As many of a job's items as have so many tokens; the first of a batch always fits."""
     start = end = job.num_taken
-    while end < len(job.items) and (job.sizes[end] <= room or (is_first and end == start)):
-        room -= job.sizes[end]
+    sizes = [size.num_tokens for size in job.sizes]
+    while end < len(sizes) and (sizes[end] <= room or (is_first and end == start)):
+        room -= sizes[end]
         end += 1
     return Part(job, start, end) if end > start else None
 

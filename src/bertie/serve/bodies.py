@@ -9,13 +9,18 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bertie.infer.engine import Engine
-from bertie.infer.verb import Verb, text_size
+from bertie.infer.verb import Verb, shown, text_size
 from bertie.serve.attention import look_verb
+from bertie.serve.batcher import Size
 from bertie.serve.refusals import Refused
 
 MAX_FILLS = 10_000  # pieces for all masks of a request; each is about 100 bytes
-Texts = Annotated[str | list[str], Field(description="a text, or a list of them")]
-Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
+# A list is given up at its first wrong item: half a million of them would be as many errors.
+TextList = Annotated[list[str], Field(fail_fast=True)]
+Texts = Annotated[str | TextList, Field(description="a text, or a list of them")]
+Pair = Annotated[list[str], Field(min_length=2, max_length=2, fail_fast=True)]
+Pairs = Annotated[list[Pair], Field(fail_fast=True)]
+OptionLists = Annotated[list[TextList], Field(fail_fast=True)]
 
 
 class Asked(NamedTuple):
@@ -29,6 +34,17 @@ class Body(BaseModel):
     """A request's JSON; a field that is not known is an error, for it may be a slip."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_names(cls, given: object) -> object:
+        """The first that is not known ends it; otherwise each would be an error of its own."""
+        if isinstance(given, dict):
+            for name in given:
+                if name not in cls.model_fields:
+                    known = ", ".join(cls.model_fields)
+                    raise ValueError(f"no field {shown(name)}; there are: {known}")
+        return given
 
 
 class FillBody(Body):
@@ -45,12 +61,11 @@ class FillBody(Body):
         return "fill", self.top
 
     def verb(self, engine: Engine) -> Verb[Any, Any]:
-        mask = engine.tokenizer.config.mask_token
-        num_masks = sum(str(text).count(mask) for text in self.asked().items)
-        if num_masks * self.top > MAX_FILLS:
+        total = sum(num_masks(str(text), engine) for text in self.asked().items)
+        if total * self.top > MAX_FILLS:
             raise Refused(
                 413,
-                f"{num_masks:,} masks x {self.top} pieces; the limit is {MAX_FILLS:,} in a request",
+                f"{total:,} masks x {self.top} pieces; the limit is {MAX_FILLS:,} in a request",
                 "texts",
             )
         return engine.fill_verb(self.top)
@@ -58,7 +73,7 @@ class FillBody(Body):
 
 class ClassifyBody(Body):
     texts: Texts | None = None
-    pairs: Pair | list[Pair] | None = Field(
+    pairs: Pair | Pairs | None = Field(
         default=None, description="a pair of texts, or a list of pairs"
     )
 
@@ -97,8 +112,8 @@ class TagBody(Body):
 
 
 class AnswerBody(Body):
-    question: Annotated[str | list[str], Field(description="a question, or many")]
-    context: Annotated[str | list[str], Field(description="its text; or one for each question")]
+    question: Annotated[str | TextList, Field(description="a question, or many")]
+    context: Annotated[str | TextList, Field(description="its text; or one for each question")]
 
     def asked(self) -> Asked:
         if isinstance(self.question, str) and isinstance(self.context, str):
@@ -120,8 +135,8 @@ class AnswerBody(Body):
 
 
 class ChooseBody(Body):
-    prompt: Annotated[str | list[str], Field(description="a prompt, or many")]
-    options: list[str] | list[list[str]] = Field(
+    prompt: Annotated[str | TextList, Field(description="a prompt, or many")]
+    options: TextList | OptionLists = Field(
         description="the options of a prompt; of many prompts, a list for each"
     )
 
@@ -152,7 +167,9 @@ class EmbedBody(Body):
     pooling: Literal["mean", "cls", "max"] | None = Field(
         default=None, description="what suits the model if not said"
     )
-    layer: int | None = Field(default=None, description="0: the embeddings, 1, ...; -1: the last")
+    layer: int | None = Field(
+        default=None, ge=-99, le=99, description="0: the embeddings, 1, ...; -1: the last"
+    )
     normalise: bool = Field(default=False, description="to length 1")
 
     def asked(self) -> Asked:
@@ -166,7 +183,7 @@ class EmbedBody(Body):
 
 
 class SimilarityBody(Body):
-    texts: list[str] | None = Field(default=None, description="each with each: a matrix")
+    texts: TextList | None = Field(default=None, description="each with each: a matrix")
     a: Texts | None = Field(default=None, description="a text, or many")
     b: Texts | None = Field(default=None, description="as many, or one for all")
 
@@ -181,7 +198,7 @@ class SimilarityBody(Body):
 
 class AttentionBody(Body):
     text: str
-    layer: int = Field(default=-1, description="1: the first; -1: the last")
+    layer: int = Field(default=-1, ge=-99, le=99, description="1: the first; -1: the last")
 
     def asked(self) -> Asked:
         return ask_texts(self.text)
@@ -219,15 +236,31 @@ def texts_of(item: object) -> list[str]:
 
 def num_read(item: object) -> int:
     """How many texts the model reads for an item: one, or one for each option."""
-    return len(item[1]) if isinstance(item, tuple) and isinstance(item[1], list) else 1
+    return max(1, len(item[1])) if isinstance(item, tuple) and isinstance(item[1], list) else 1
 
 
-def size_of(item: object) -> int:
-    """About how many tokens the model reads for an item."""
-    if num_read(item) == 1 or not isinstance(item, tuple):
-        return text_size(*texts_of(item))
-    prompt, options = item
-    return sum(text_size(prompt, option) for option in options)
+def size_of(item: object, engine: Engine) -> Size:
+    """About how much the model reads for an item."""
+    if isinstance(item, tuple) and isinstance(item[1], list):
+        prompt, options = item
+        lengths = [min(text_size(prompt, option), engine.max_length) for option in options]
+        return Size(num_read(item), sum(lengths))
+    return Size(1, text_size(*texts_of(item)))
+
+
+def fill_size(item: object, engine: Engine) -> Size:
+    """A text that may be too long for the model is read once for each mask, around it.
+
+    What may be too long is told by its characters: a piece has one at least.
+    """
+    text = str(item)
+    is_long = len(text) > engine.max_length
+    num_windows = max(1, num_masks(text, engine)) if is_long else 1
+    return Size(1, num_windows * min(text_size(text), engine.max_length))
+
+
+def num_masks(text: str, engine: Engine) -> int:
+    return text.count(engine.tokenizer.config.mask_token)
 
 
 # What comes back.

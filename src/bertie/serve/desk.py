@@ -9,15 +9,19 @@ from starlette.requests import Request
 
 from bertie.infer.answers import to_json
 from bertie.infer.embed import cosines
+from bertie.infer.engine import Engine
 from bertie.infer.fill import Filled
 from bertie.infer.verb import Verb
 from bertie.serve.attention import Looks
-from bertie.serve.batcher import Batcher
+from bertie.serve.batcher import Batcher, Size
 from bertie.serve.bodies import (
     AnyBody,
     ClassifyBody,
     EmbedBody,
+    FillBody,
     SimilarityBody,
+    fill_size,
+    num_masks,
     num_read,
     size_of,
     texts_of,
@@ -52,8 +56,12 @@ class Desk:
         if isinstance(body, ClassifyBody):
             check_pairing(served, is_paired=body.pairs is not None)
         asked = body.asked()
+        is_fill = isinstance(body, FillBody)
+        if is_fill:
+            self.check_masks(asked.items, served.engine)
+        size = fill_size if is_fill else size_of
         way = written(body.verb(served.engine), write_answer)
-        answers = await self.ask(request, served, (body.key(), "json"), way, asked.items)
+        answers = await self.ask(request, served, (body.key(), "json"), way, asked.items, size)
         return answers[0] if asked.is_one else b"[" + b",".join(answers) + b"]"
 
     async def similarity(self, request: Request, name: str, body: SimilarityBody) -> bytes:
@@ -84,12 +92,14 @@ class Desk:
         key: Hashable,
         verb: Verb[Any, A],
         items: Sequence[object],
+        size: Callable[[object, Engine], Size] = size_of,
     ) -> list[A]:
         """The answers to all items, in order."""
         self.check_size(items)
-        sizes = [size_of(item) for item in items]
+        sizes = [size(item, served.engine) for item in items]
         visit = visit_of(request)
-        visit.num_texts, visit.num_tokens = len(items), sum(sizes)
+        visit.num_texts = sum(size.num_texts for size in sizes)
+        visit.num_tokens = sum(size.num_tokens for size in sizes)
         if not items:
             return []
         return await self.batcher.ask(served.name, key, verb, items, sizes)
@@ -98,11 +108,21 @@ class Desk:
         num_texts = sum(map(num_read, items))
         if num_texts > self.limits.texts:
             raise Refused(413, f"{num_texts} texts; the limit is {self.limits.texts} in a request")
+        most = max(map(num_read, items), default=0)
+        if most > self.limits.options:
+            raise Refused(413, f"{most} options; the limit is {self.limits.options} for a prompt")
         longest = max((len(text) for item in items for text in texts_of(item)), default=0)
         if longest > self.limits.characters:
             raise Refused(
                 413,
                 f"a text of {longest:,} characters; the limit is {self.limits.characters:,}",
+            )
+
+    def check_masks(self, texts: Sequence[object], engine: Engine) -> None:
+        most = max((num_masks(str(text), engine) for text in texts), default=0)
+        if most > self.limits.masks:
+            raise Refused(
+                413, f"{most:,} masks; the limit is {self.limits.masks} in a text", "texts"
             )
 
 

@@ -18,6 +18,7 @@ from bertie.serve.refusals import CLIENT_LEFT, Refused, make_reply
 from bertie.serve.settings import Limits
 
 LOG = logging.getLogger("bertie.access")
+TROUBLE = logging.getLogger("bertie.serve")
 MAX_ID = 64
 PATIENCE = 16  # a body so many times too large is read to its end: its client can hear why
 
@@ -49,6 +50,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, *, limits: Limits, keys: Keys | None, metrics: Metrics):
         self.app, self.limits, self.keys, self.metrics = app, limits, keys, metrics
+        self.num_open = 0  # requests that have no answer yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,16 +60,38 @@ class Gate:
         visit = begin_visit(scope, headers)
         scope["bertie.visit"] = visit
         tell = noting(visit, send)
+        self.num_open += 1
         try:
-            if self.keys is not None and needs_key(visit.path):
-                visit.key = self.keys.check(headers)
-            body = await self.read_body(headers, receive)
-            await self.handle(scope, body, receive, tell)
+            await self.pass_on(scope, headers, receive, tell)
         except Refused as refused:
             if not visit.status:
                 await send_reply(refused, tell)
+        except Exception:
+            TROUBLE.exception("request %s: %s %s", visit.id, visit.method, visit.path)
+            if visit.status:  # too late for another one
+                raise
+            await send_reply(Refused(500, "a mistake of the server; its log says what"), tell)
         finally:
+            self.num_open -= 1
             self.note(visit)
+
+    async def pass_on(
+        self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive, tell: Send
+    ) -> None:
+        visit: Visit = scope["bertie.visit"]
+        if self.keys is not None and needs_key(visit.path):
+            visit.key = self.keys.check(headers)
+        if visit.path == "/health":  # it lives, however many ask; and nobody's body is kept for it
+            await self.handle(scope, b"", receive, tell)
+            return
+        if self.num_open > self.limits.requests:
+            raise Refused(
+                429,
+                f"{self.num_open - 1} requests are not yet answered, and the limit is "
+                f"{self.limits.requests}; ask again in a moment",
+            )
+        body = await self.read_body(headers, receive)
+        await self.handle(scope, body, receive, tell)
 
     async def read_body(self, headers: Mapping[bytes, bytes], receive: Receive) -> bytes:
         length = headers.get(b"content-length", b"0")

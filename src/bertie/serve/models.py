@@ -9,6 +9,7 @@ from bertie.errors import UserError
 from bertie.infer.about import About, describe_engine
 from bertie.infer.engine import Engine
 from bertie.infer.sharing import share_encoders
+from bertie.infer.verb import shown
 from bertie.serve.refusals import Refused
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -21,6 +22,7 @@ class Served:
     name: str
     engine: Engine
     about: About
+    created: int  # seconds since 1970
 
 
 class Models:
@@ -34,7 +36,9 @@ class Models:
 
     def get(self, name: str) -> Served:
         if name not in self._by_name:
-            raise Refused(404, f"no model {name!r}; there are: {', '.join(self._by_name)}", "model")
+            raise Refused(
+                404, f"no model {shown(name)}; there are: {', '.join(self._by_name)}", "model"
+            )
         return self._by_name[name]
 
     def get_for(self, name: str, verb: str) -> Served:
@@ -53,14 +57,18 @@ def load_models(
 ) -> Models:
     """Opens NAME=DIRECTORY, or DIRECTORY, which names itself; equal encoders are kept once."""
     places = name_directories(arguments)
-    engines = [
-        Engine.load(place, device=device, precision=precision, show=False)
-        for place in places.values()
-    ]
-    share_encoders(engines)
+    engines: list[Engine] = []
+    for place in places.values():
+        engines.append(Engine.load(place, device=device, precision=precision, show=False))
+        share_encoders(engines)  # at once: there need never be room for one encoder too many
     return Models(
         [
-            Served(name=name, engine=engine, about=describe_engine(engine))
+            Served(
+                name=name,
+                engine=engine,
+                about=describe_engine(engine),
+                created=int((engine.source / "config.json").stat().st_mtime),
+            )
             for name, engine in zip(places, engines, strict=True)
         ]
     )

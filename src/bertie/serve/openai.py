@@ -42,9 +42,8 @@ def add_openai_routes(app: FastAPI, desk: Desk, refusals: Mapping[int | str, Any
 
 
 def describe(served: Served) -> dict[str, Any]:
-    created = int((served.engine.source / "config.json").stat().st_mtime)
-    fixed = {"id": served.name, "object": "model", "created": created, "owned_by": "bertie"}
-    return fixed | asdict(served.about)
+    fixed = {"id": served.name, "object": "model", "created": served.created}
+    return fixed | {"owned_by": "bertie"} | asdict(served.about)
 
 
 async def answer(desk: Desk, request: Request, body: EmbeddingsBody) -> bytes:

@@ -2,15 +2,20 @@
 
 import errno
 import logging
+import os
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Callable
+from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from bertie.errors import UserError
+from bertie.infer.answers import CutOff
+from bertie.serve.batcher import Batcher
 from bertie.serve.settings import ServeRecipe
 
 
@@ -21,6 +26,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
+        made.listen()  # another that is only bound, as while models load, is noticed here
     except OSError as error:
         made.close()
         if error.errno == errno.EADDRINUSE:
@@ -54,7 +60,24 @@ def run(
     # Python lets a thread compute for 5 ms before another one may; who only wants to hand over
     # bytes should not wait so long for the one that calls the model.
     sys.setswitchinterval(0.0005)
-    uvicorn.Server(config).run(sockets=[listening])
+    batcher: Batcher = app.state.batcher
+    Server(config, batcher).run(sockets=[listening])
+    if batcher.is_computing:  # and nobody waits for it, but Python would
+        logging.getLogger("bertie.serve").warning("stopped in the midst of a batch")
+        logging.shutdown()
+        os._exit(0)
+
+
+class Server(uvicorn.Server):
+    """Takes nothing new from the signal on; uvicorn tells the application only at the end."""
+
+    def __init__(self, config: uvicorn.Config, batcher: Batcher) -> None:
+        super().__init__(config)
+        self.batcher = batcher
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.batcher.close()
+        super().handle_exit(sig, frame)
 
 
 def start_logs() -> None:
@@ -63,6 +86,7 @@ def start_logs() -> None:
     told.setFormatter(logging.Formatter("bertie: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[told], force=True)
     logging.captureWarnings(True)
+    warnings.simplefilter("always", CutOff)  # each is about another request
     access = logging.getLogger("bertie.access")
     access.handlers = [logging.StreamHandler(sys.stdout)]
     access.setLevel(logging.INFO)

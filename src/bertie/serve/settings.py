@@ -12,6 +12,9 @@ class Limits:
     body_bytes: int = 1_048_576  # 413
     texts: int = 256  # that the model reads for one request; 413
     characters: int = 20_000  # of each text; 413
+    masks: int = 64  # of each text: a long one is read once for each; 413
+    options: int = 64  # of each prompt, which is read with each; 413
+    requests: int = 512  # that are read or answered at one time; 429
     waiting: int = 1_024  # texts of all requests that are not yet computed; 429
     waiting_s: float = 5.0  # that what waits will take, by the speed so far; 429
     seconds: float = 30.0  # from the first byte of a request to its answer; 408, 504

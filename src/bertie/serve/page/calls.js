@@ -23,7 +23,7 @@ export async function ask(path, body) {
   } catch {
     throw new Trouble(response ? response.status : 0, "");
   }
-  if (!response.ok) throw new Trouble(response.status, answer.error.message);
+  if (!response.ok) throw new Trouble(response.status, answer?.error?.message ?? "");
   return answer;
 }
 

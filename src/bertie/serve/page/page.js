@@ -6,7 +6,8 @@ import { PANELS } from "/page/panels.js";
 import { EXAMPLES, WORDS } from "/page/words.js";
 
 const find = (id) => document.getElementById(id);
-const state = { models: [], model: null, verb: "", language: "en" };
+// `asked` counts questions and panels: an answer that comes when it has moved on is for nobody.
+const state = { models: [], model: null, verb: "", language: "en", asked: 0 };
 const trouble = find("trouble"); // stands below the form once there is one
 const words = () => WORDS[state.language];
 
@@ -91,6 +92,7 @@ function showPanel() {
       if (event.target.tagName === "SELECT" && result.childElementCount) form.requestSubmit();
     },
   }, ...inputs.flat(), element("div", { class: "actions" }, button, ...masks, ...choices.flat()));
+  state.asked += 1;
   trouble.textContent = "";
   find("panel").replaceChildren(form, trouble, result,
     element("details", { open: "" }, element("summary", {}, words().code), calls));
@@ -125,20 +127,23 @@ function makeChoice({ name, word, value, options }) {
 async function run(panel, fields, button, result) {
   const { model, verb } = state;
   const body = panel.body(fields, model);
+  const number = state.asked += 1;
+  const isAwaited = () => state.asked === number;
   button.setAttribute("aria-busy", "true");
   button.textContent = words().asking;
   trouble.textContent = "";
   try {
     const answer = await ask(`/v1/${model.id}/${verb}`, body);
-    if (state.model === model && state.verb === verb) {
-      result.replaceChildren(...panel.draw(answer, words(), model, body));
-    }
+    if (isAwaited()) result.replaceChildren(...panel.draw(answer, words(), model, body));
   } catch (error) {
+    if (!isAwaited()) return;
     result.replaceChildren();
     showTrouble(error);
   } finally {
-    button.removeAttribute("aria-busy");
-    button.textContent = words().run;
+    if (isAwaited()) {
+      button.removeAttribute("aria-busy");
+      button.textContent = words().run;
+    }
   }
 }
 
