@@ -195,11 +195,7 @@ def measure(data: Data, options: argparse.Namespace) -> tuple[dict[str, list[flo
         numbers = range(turn * options.steps, (turn + 1) * options.steps)
         shift = turn % len(ways)
         for name in WAYS[shift:] + WAYS[:shift]:
-            seconds[name].append(
-                time_alone(ways[name], numbers, device, until)
-                if device.type == "cpu"
-                else time_turn(ways[name], numbers, device)
-            )
+            seconds[name].append(time_alone(ways[name], numbers, device, until))
     is_disturbed = time.monotonic() > until and device.type == "cpu" and not is_one_thread(device)
     return seconds, is_disturbed
 

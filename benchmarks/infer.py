@@ -16,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -30,6 +30,7 @@ import transformers
 import bertie
 import machine
 from bertie.export.writing import ONNX, export_model
+from splits import read_column
 from train_step import compare, is_one_thread, time_alone
 
 BATCH = 32
@@ -52,13 +53,14 @@ print(*taken, peak() - before)
 """
 
 
-def read_texts(path: Path, column: str) -> list[str]:
-    header, *rows = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    place = header.split("\t").index(column)
-    return [row.split("\t")[place] for row in rows]
-
-
 # The ways to ask.
+
+
+def batches(tokenizer: Any, texts: list[str], kind: str) -> Iterator[Any]:
+    """As users of the peers make them: filled up to the longest."""
+    for start in range(0, len(texts), BATCH):
+        some = texts[start : start + BATCH]
+        yield tokenizer(some, padding=True, truncation=True, max_length=512, return_tensors=kind)
 
 
 def ask_transformers(directory: Path, verb: str) -> Ask:
@@ -69,14 +71,7 @@ def ask_transformers(directory: Path, verb: str) -> Ask:
     @torch.inference_mode()
     def ask(texts: list[str]) -> np.ndarray:
         made = []
-        for start in range(0, len(texts), BATCH):
-            batch = tokenizer(
-                texts[start : start + BATCH],
-                padding=True,
-                truncation=True,
-                max_length=512,
-                return_tensors="pt",
-            )
+        for batch in batches(tokenizer, texts, "pt"):
             found = model(**batch)
             if verb == "embed":
                 mask = batch["attention_mask"].unsqueeze(-1)
@@ -97,16 +92,7 @@ def ask_onnx(directory: Path, verb: str, folder: Path, threads: int) -> Ask:
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
 
     def ask(texts: list[str]) -> np.ndarray:
-        made = []
-        for start in range(0, len(texts), BATCH):
-            batch = tokenizer(
-                texts[start : start + BATCH],
-                padding=True,
-                truncation=True,
-                max_length=512,
-                return_tensors="np",
-            )
-            made.append(session.run(None, dict(batch))[0])
+        made = [session.run(None, dict(one))[0] for one in batches(tokenizer, texts, "np")]
         joined = np.concatenate(made)
         if verb == "embed":
             return joined
@@ -192,7 +178,7 @@ def find_differences(ways: dict[str, Ask], texts: list[str]) -> dict[str, float]
 def measure(verb: str, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     ways, found = make_ways(verb, options, folder), {}
     for name, column in SETS.items():
-        texts = read_texts(options.data / name / "dev.tsv", column)
+        texts = read_column(options.data / name / "dev.tsv", column)
         size = options.texts
         turns = [texts[start : start + size] for start in range(0, len(texts) - size + 1, size)]
         differences = find_differences(ways, turns[0])
@@ -223,7 +209,7 @@ def show(title: str, row: dict[str, Any]) -> None:
 
 def measure_accuracy(options: argparse.Namespace) -> dict[str, float]:
     path = options.data / "SST-2" / "dev.tsv"
-    texts, labels = read_texts(path, "sentence"), read_texts(path, "label")
+    texts, labels = read_column(path, "sentence"), read_column(path, "label")
     found = {}
     for precision in PRECISIONS:
         model = bertie.load(options.tuned, device="cpu", precision=precision, show=False)

@@ -24,17 +24,13 @@ import machine
 from bertie.checkpoint.model_dir import open_model, save_model
 from bertie.model.bert import Bert
 from bertie.model.config import named_size
+from splits import read_column
 from train_step import compare, time_turn
 
 BATCH = 64
-COLUMNS = {"SST-2": 0, "MRPC": 3}  # of the texts
+COLUMNS = {"SST-2": "sentence", "MRPC": "#1 String"}  # of the texts
 GPU = torch.device("cuda")
 Ask = Callable[[list[str]], np.ndarray]  # texts -> (N, C)
-
-
-def read_texts(path: Path, column: int) -> list[str]:
-    rows = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")[1:]
-    return [row.split("\t")[column] for row in rows]
 
 
 def write_model(size: str, source: Path, folder: Path) -> Path:
@@ -110,7 +106,7 @@ def main() -> None:
         for size in options.sizes:
             directory = write_model(size, options.model, Path(folder))
             for name, column in COLUMNS.items():
-                texts = read_texts(options.data / name / "train.tsv", column)
+                texts = read_column(options.data / name / "train.tsv", column)
                 result[f"{size} {name}"] = measure(directory, texts, options)
                 print(size, name, result[f"{size} {name}"], flush=True)
     about = machine.describe("torch", "transformers", "numpy")

@@ -25,6 +25,13 @@ def split_titles(path: Path, out: Path) -> None:
         write_json(out / f"{part}.json", tree | {"data": articles})
 
 
+def read_column(path: Path, name: str) -> list[str]:
+    """A column of a table with tabs and a header, as GLUE has them."""
+    header, *rows = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+    place = header.split("\t").index(name)
+    return [row.split("\t")[place] for row in rows]
+
+
 def take_rows(path: Path, num_rows: int, out: Path) -> Path:
     """A copy with at most so many rows, sentences or questions, in a folder of the same name."""
     copy = out / path.parent.name / path.name  # the folder tells GLUE's sets apart

@@ -322,8 +322,11 @@ def others_seconds() -> float:
 def time_alone(run: TrainStep, numbers: range, device: torch.device, until: float) -> float:
     """Seconds of a turn in which others left the machine to us, or of any after `until`.
 
-    A thread that must wait for a core keeps the other waiting: a turn takes ten times as long.
+    A thread that must wait for a core keeps the other waiting: a turn takes ten times as long. A
+    GPU is nobody else's.
     """
+    if device.type != "cpu":
+        return time_turn(run, numbers, device)
     while True:
         started_at, before = time.monotonic(), others_seconds()
         time.sleep(0.3)
@@ -361,12 +364,7 @@ def measure(
         numbers = range(turn * options.steps, (turn + 1) * options.steps)
         shift = turn % len(ways)
         for way in ways[shift:] + ways[:shift]:
-            run = runs[way.name]
-            seconds[way.name].append(
-                time_alone(run, numbers, device, until)
-                if device.type == "cpu"
-                else time_turn(run, numbers, device)
-            )
+            seconds[way.name].append(time_alone(runs[way.name], numbers, device, until))
     is_disturbed = time.monotonic() > until and device.type == "cpu" and not is_one_thread(device)
     return Measured(seconds, on_gpu, is_disturbed)
 

@@ -306,19 +306,8 @@ def layer_operation(
 
 
 @layer_operation.register_fake
-def _(
-    x: Tensor,
-    bounds: Tensor,
-    seeds: Tensor,
-    weights: list[Tensor],
-    num_heads: int,
-    dropout: float,
-    attention_dropout: float,
-    eps: float,
-    is_tanh: bool,
-    longest: int,
-    is_kept: bool,
-) -> list[Tensor]:
+def _(x, bounds, seeds, weights, num_heads, *settings):
+    *_, is_kept = settings
     num_tokens, hidden, wide = x.shape[0], x.shape[1], len(LayerWeights(*weights).up_bias)
     heads = (num_heads, hidden // num_heads)
     out = torch.empty_like(x)
