@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertie.kernels.norm import add_norm_backward, add_norm_forward, add_norm_plain, add_rows
+from bertie.kernels.norm import add_norm_backward, add_norm_forward, add_norm_plain
 from tests.kernels.closeness import check_close
 
 
@@ -37,8 +37,3 @@ def test_nothing_is_kept_where_there_is_no_backward_pass(device):
     settings = (residual, y, bias, weight, shift, seed, 0.0, 1e-12)
     kept = add_norm_forward(*settings, is_kept=True)[0]
     assert torch.equal(add_norm_forward(*settings, is_kept=False)[0], kept)
-
-
-def test_rows_are_added(device):
-    parts = torch.randn(300, 3, 20, device=device)
-    torch.testing.assert_close(add_rows(parts), parts.sum(0), rtol=1e-5, atol=1e-4)

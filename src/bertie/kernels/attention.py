@@ -14,8 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.kernels.chance import find_kept_pairs, find_kept_pairs_plain, mix, mix_plain
-from bertie.kernels.norm import add_rows, chance_of
+from bertie.kernels.chance import (
+    chance_of,
+    find_kept_pairs,
+    find_kept_pairs_plain,
+    mix,
+    mix_plain,
+)
+from bertie.kernels.sums import add_rows
 
 BLOCK = 128
 LOG2_E = 1.4426950408889634

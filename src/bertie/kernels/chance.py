@@ -17,6 +17,12 @@ def count_dropped(share: float) -> int:
     return min(round(share * LEVELS), LEVELS - 1)
 
 
+def chance_of(dropout: float) -> dict[str, float]:
+    """The settings of a kernel's dropout."""
+    num_dropped = count_dropped(dropout)
+    return {"NUM_DROPPED": num_dropped, "SCALE": LEVELS / (LEVELS - num_dropped)}
+
+
 @triton.jit
 def mix(x):
     """A permutation of the 32-bit numbers in which each bit depends on every other."""

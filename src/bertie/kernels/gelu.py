@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.kernels.norm import add_rows
+from bertie.kernels.sums import add_rows
 
 ROWS, COLUMNS = 16, 256  # of a program at a time
 MAX_PROGRAMS = 132 * 8

@@ -8,7 +8,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.kernels.chance import LEVELS, count_dropped, find_kept, find_kept_plain, mix, mix_plain
+from bertie.kernels.chance import (
+    LEVELS,
+    chance_of,
+    count_dropped,
+    find_kept,
+    find_kept_plain,
+    mix,
+    mix_plain,
+)
+from bertie.kernels.sums import add_rows
 
 ROW_ELEMENTS = 1024  # of a program at a time
 MAX_PROGRAMS = 132 * 12  # of the backward kernel, each with sums of its own
@@ -116,12 +125,6 @@ def shape_of(size: int) -> dict[str, int]:
     return {"SIZE": size, "WIDTH": width, "ROWS": max(1, ROW_ELEMENTS // width)}
 
 
-def chance_of(dropout: float) -> dict[str, float]:
-    """The settings of a kernel's dropout."""
-    num_dropped = count_dropped(dropout)
-    return {"NUM_DROPPED": num_dropped, "SCALE": LEVELS / (LEVELS - num_dropped)}
-
-
 def add_norm_forward(
     residual: Tensor,
     y: Tensor,
@@ -191,13 +194,6 @@ def add_norm_backward(
         num_warps=1,
     )
     return d_residual, d_y, add_rows(sums)
-
-
-def add_rows(sums: Tensor) -> Tensor:  # (P, ...) -> (...)
-    """Of many parts of a sum; as a product it takes a fifth of the time of torch's own sum."""
-    if len(sums) < 256:
-        return sums.sum(0)
-    return (sums.new_ones(1, len(sums)) @ sums.flatten(1)).view(sums.shape[1:])
 
 
 def add_norm_plain(
