@@ -41,30 +41,18 @@ from torch import Tensor, nn
 import gpu
 import machine
 from bertie.checkpoint.hugging_face import from_ours, make_config
-from bertie.data.instances import InstanceConfig
-from bertie.data.loader import IGNORED, Batch, Loader, Step
-from bertie.data.steps import DataConfig, LoaderConfig
+from bertie.data.loader import IGNORED, Step
 from bertie.data.store import Store, open_store
 from bertie.model.bert import Bert
 from bertie.model.config import ModelConfig, named_size
 from bertie.objectives import cross_entropy, linear_cross_entropy
 from bertie.train.optim import BertOptimizer, OptimConfig
 from loader import write_store
+from step_data import Data, Padded, make_data, make_full_data
 
 RATE, MAX_NORM = 1e-4, 1.0
 TOKENS_MADE_UP = 2_000_000
-DIFFERENT_STEPS = 4  # of full batches; they come again
 STATISTICS = Path("/proc/stat")
-
-
-class Padded(NamedTuple):
-    """A batch as `transformers` takes it: B sequences of length L."""
-
-    input_ids: Tensor  # (B, L)
-    token_type_ids: Tensor  # (B, L)
-    attention_mask: Tensor  # (B, L)
-    labels: Tensor  # (B, L)
-    next_sentence_label: Tensor  # (B,)
 
 
 Who = Literal["bertie", "transformers", "transformers gathered"]
@@ -85,97 +73,6 @@ class Way:
 
 
 TrainStep = Callable[[int], Tensor]  # number of a batch -> loss
-
-
-def pad(batch: Batch, num_sequences: int, length: int) -> Padded:
-    """The first sequences of a flat batch, each in a row of its own."""
-    rows = torch.zeros(5, num_sequences, length, dtype=torch.int64)
-    labels = torch.full((len(batch.ids),), IGNORED)
-    labels[batch.predicted] = torch.where(batch.labels == IGNORED, labels[0], batch.labels)
-    flat = (batch.ids, batch.segments, torch.ones_like(batch.ids), labels)
-    rows[3] = IGNORED
-    for n in range(num_sequences):
-        start, end = int(batch.bounds[n]), int(batch.bounds[n + 1])
-        for kind, values in enumerate(flat):
-            rows[kind, n, : end - start] = values[start:end]
-    return Padded(rows[0], rows[1], rows[2], rows[3], batch.pair_labels[:num_sequences])
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Data:
-    """The same instances for both, one micro-batch a step."""
-
-    steps: list[Step]
-    padded: list[Padded]
-
-    def describe(self) -> dict[str, Any]:
-        num_sequences, length = self.padded[0].input_ids.shape
-        num_tokens = sum(step.num_tokens for step in self.steps)
-        num_predicted = sum(step.num_targets["mlm"] for step in self.steps)
-        return {
-            "length": length,
-            "sequences_a_step": num_sequences,
-            "mean_length": round(num_tokens / num_sequences / len(self.steps), 1),
-            "predicted_a_step": round(num_predicted / len(self.steps), 1),
-        }
-
-    def count_flops(self, config: ModelConfig, number: int) -> int:
-        """Useful ones of a step: nothing for padding, the MLM head only where it is needed."""
-        layers, hidden, vocab = config.num_layers, config.hidden_size, config.vocab_size
-        lengths = self.padded[number].attention_mask.sum(1)  # (B,)
-        layer_flops = 72 * hidden**2 * int(lengths.sum()) + 12 * hidden * int((lengths**2).sum())
-        head_flops = 6 * self.steps[number].num_targets["mlm"] * (vocab * hidden + hidden**2)
-        return layers * layer_flops + head_flops
-
-
-def make_data(store: Store, options: argparse.Namespace, length: int, batch_size: int) -> Data:
-    """The first steps of a run; of fixed shapes on a GPU."""
-    loader = LoaderConfig(
-        batch_size=batch_size,
-        micro_tokens=batch_size * length,
-        fill=options.device == "cuda",
-    )
-    config = DataConfig(instances=InstanceConfig(max_length=length), loader=loader)
-    with Loader(store, config) as made:
-        steps = [made.step(number) for number in range(options.rounds * options.steps)]
-    assert all(len(step.micro_batches) == 1 for step in steps)
-    batches = [step.micro_batches[0] for step in steps]
-    return Data(steps=steps, padded=[pad(batch, batch_size, length) for batch in batches])
-
-
-def make_full_data(store: Store, num_steps: int, length: int, batch_size: int) -> Data:
-    """Steps whose sequences are all of the full length, of two made-up segments."""
-    generator = torch.Generator().manual_seed(0)
-    size = batch_size * length
-    positions = torch.arange(length).repeat(batch_size)
-    steps = []
-    for number in range(min(num_steps, DIFFERENT_STEPS)):
-        ids = torch.randint(5, store.manifest.vocab_size, (size,), generator=generator)
-        predicted = torch.randperm(size, generator=generator)[: round(0.15 * size)].sort().values
-        batch = Batch(
-            ids=ids,
-            segments=(positions >= length // 2).long(),
-            positions=positions,
-            bounds=torch.arange(0, size + 1, length),
-            longest=length,
-            predicted=predicted,
-            labels=ids[predicted].clone(),
-            pair_labels=torch.randint(2, (batch_size,), generator=generator),
-        )
-        ids[predicted] = 4
-        steps.append(
-            Step(
-                number=number,
-                epoch=0,
-                micro_batches=(batch,),
-                num_targets={"mlm": len(predicted), "nsp": batch_size},
-                num_tokens=size,
-                num_filled=0,
-            )
-        )
-    padded = [pad(step.micro_batches[0], batch_size, length) for step in steps]
-    order = [number % len(steps) for number in range(num_steps)]
-    return Data(steps=[steps[n] for n in order], padded=[padded[n] for n in order])
 
 
 def make_peer(model: Bert) -> transformers.BertForPreTraining:
