@@ -511,14 +511,3 @@ def test_a_long_file_without_blank_lines_does_not_fill_the_memory(tmp_path: Path
     path.write_text("a line of some words that goes on\n" * 400_000)
     lengths = [len(document) for document in read_documents(path)]
     assert max(lengths) <= formats.MAX_CHARS < sum(lengths)
-
-
-def test_parquet_rows_can_be_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    rows = {"source": ["news", "ads", None], "meta": [{"text": t} for t in "abc"]}
-    pyarrow.parquet.write_table(pyarrow.table(rows), path)
-    problems = Problems()
-    config = CorpusConfig(field="meta.text", without={"source": ("ads",), "nowhere": ("x",)})
-    assert list(read_documents(path, config, problems)) == ["a", "c"]
-    assert problems.counts == {"left out as wished: source is 'ads'": 1}
-    assert problems.num_skipped == 0

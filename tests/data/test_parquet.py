@@ -102,3 +102,14 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(UserError, match=r"cannot read .*is it complete"):
         list(read_documents(path))
+
+
+def test_parquet_rows_can_be_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    rows = {"source": ["news", "ads", None], "meta": [{"text": t} for t in "abc"]}
+    pq.write_table(pa.table(rows), path)
+    problems = Problems()
+    config = CorpusConfig(field="meta.text", without={"source": ("ads",), "nowhere": ("x",)})
+    assert list(read_documents(path, config, problems)) == ["a", "c"]
+    assert problems.counts == {"left out as wished: source is 'ads'": 1}
+    assert problems.num_skipped == 0
