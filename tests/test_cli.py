@@ -28,6 +28,10 @@ SURFACE = {
     "predict": "model file out format skip_bad sets",
     "embed": "model file out pooling layer normalise column format",
     "similar": "model texts query top column format",
+    "features": "model data out task layers skip_bad sets",
+    "table7": "model train out dev test seeds skip_bad sets",
+    "export": "model to out dtype dev",
+    "inspect": "model text out",
     "quickstart": "out",
 }
 

@@ -138,6 +138,8 @@ SHIPPED = {
     "tag-document": FinetuneRecipe,
     "squad": FinetuneRecipe,
     "choice": FinetuneRecipe,
+    "features": FinetuneRecipe,
+    "table-7": FinetuneRecipe,
 }
 
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,7 +13,9 @@ from bertie.config import find_recipe, read_recipe
 from bertie.data.steps import TERMS
 from bertie.data.store import Store
 from bertie.finetune import finetune
+from bertie.learners import HeadConfig
 from bertie.model.config import count_parameters, named_size
+from bertie.model.feature_head import Combination
 from bertie.prepare import HELD_OUT
 from bertie.pretrain import PretrainRecipe, pretrain
 from bertie.train.budget import Budget, Phase
@@ -24,7 +27,12 @@ from tests.tuned import make_model, write_task
 
 OF_QUICKSTART = ("quickstart", "quickstart-packages")  # made for one text; tested with it
 NAMES = [n for n, kind in SHIPPED.items() if kind is PretrainRecipe and n not in OF_QUICKSTART]
-TUNING = [n for n, kind in SHIPPED.items() if kind is FinetuneRecipe and n not in OF_QUICKSTART]
+ON_FEATURES = ("features", "table-7")  # their runs: test_learners.py and test_table7.py
+TUNING = [
+    n
+    for n, kind in SHIPPED.items()
+    if kind is FinetuneRecipe and n not in (*OF_QUICKSTART, *ON_FEATURES)
+]
 VOCABULARIES = {"chinese-base": 21_128}  # the others: 30,522
 # With the heads that the recipe trains. Google's own figures: 4.4, 11.3, 29.1, 41.7, 110.1 million.
 PARAMETERS = {
@@ -283,6 +291,20 @@ def test_a_tuning_recipe_runs(name: str, tmp_path: Path) -> None:
     (run,) = made.results.runs
     assert run.settings["budget"] == recipe.train.budget and len(run.curve) == 3
     assert run.scores.keys() >= {made.results.metric}
+
+
+def test_the_papers_numbers_of_features() -> None:
+    """Section 5.3: two layers, five restarts, six combinations; 768 is for who has the time."""
+    recipe = read_recipe(FinetuneRecipe, "table-7")
+    assert recipe.head is not None and recipe.head.combinations == get_args(Combination)
+    assert (recipe.head.kind, recipe.head.num_layers, recipe.tune.seeds) == ("bilstm", 2, 5)
+    usual = read_recipe(FinetuneRecipe, "features")
+    best = HeadConfig()
+    assert usual.head == best and usual.optim == recipe.optim
+    assert replace(recipe.head, combinations=best.combinations) == best
+    commands = [find_recipe(name).read_text("utf-8").splitlines()[0] for name in ON_FEATURES]
+    assert "bertie finetune features --train STORE --dev STORE --out RUN" in commands[0]
+    assert "bertie table7 MODEL --train FILE --dev FILE --test FILE --out" in commands[1]
 
 
 def shrink_tuning(name: str) -> list[str]:

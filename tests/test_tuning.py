@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from bertie import tuning
+from bertie import learners, tuning
 from bertie.checkpoint.model_dir import open_model
 from bertie.checkpoint.state import find_checkpoint
 from bertie.evaluate import open_task
@@ -94,7 +94,7 @@ def only_seed(out: Path, seed: int) -> Path:
     return run
 
 
-@pytest.mark.parametrize("place", ["save_model", "write_json"])
+@pytest.mark.parametrize("place", ["find_best", "write_json"])
 def test_killed_while_it_finishes_is_never_stopped(
     place: str, model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,10 +162,10 @@ def test_a_run_goes_on_in_the_micro_batches_it_began_with(
 ) -> None:
     """As dropout is drawn for each of them; the free memory may be another."""
     paths = {"model": model, "train": data, "dev": data, "out": tmp_path / "out"}
-    monkeypatch.setattr(tuning, "find_fitting", lambda *arguments: 24)
+    monkeypatch.setattr(learners, "find_micro_tokens", lambda *arguments, **named: 24)
     with pytest.raises(Died):
         tune("classify", *SHORT, **paths, show=dies_at(6))
-    monkeypatch.setattr(tuning, "find_fitting", lambda *arguments: 4800)
+    monkeypatch.setattr(learners, "find_micro_tokens", lambda *arguments, **named: 4800)
     counts, take = [], Trainer.take
 
     def note(self: Trainer, step: Any) -> int:

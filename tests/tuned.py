@@ -41,6 +41,7 @@ def make_model(
     heads: Sequence[str] = ("masked_lm", "next_sentence"),
     dropout: float = 0.1,
     max_positions: int = 48,
+    num_layers: int = 2,
 ) -> Path:
     """A model directory with a vocabulary made by hand."""
     config = TokenizerConfig(max_length=max_positions)
@@ -48,7 +49,7 @@ def make_model(
     shape = ModelConfig(
         vocab_size=len(PIECES),
         hidden_size=24,
-        num_layers=2,
+        num_layers=num_layers,
         num_heads=3,
         ffn_size=40,
         max_positions=max_positions,

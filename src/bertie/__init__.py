@@ -19,13 +19,18 @@ __version__ = "0.1.0"
 
 
 def load(
-    directory: "str | Path", *, device: str | None = None, dtype: str = "fp32", show: bool = True
+    directory: "str | Path",
+    *,
+    device: str | None = None,
+    precision: str = "fp32",
+    show: bool = True,
 ) -> "Engine":
     """A model directory, ready to be asked; on a GPU where there is one, if no device is named.
 
-    `dtype` is fp32, bf16 or fp16. What takes long shows a bar where stderr is a terminal, unless
-    `show` is false.
+    `precision` is fp32, bf16, int8 (CPU) or fp16 (GPU): the lower, the faster, where the processor
+    has instructions for it, and a little less exact. What takes long shows a bar where stderr is a
+    terminal, unless `show` is false.
     """
     from bertie.infer.engine import Engine  # torch comes with it
 
-    return Engine.load(directory, device=device, dtype=dtype, show=show)
+    return Engine.load(directory, device=device, precision=precision, show=show)

@@ -12,7 +12,6 @@ from bertie.config import build
 from bertie.errors import UserError
 from bertie.tasks import get_task
 from bertie.tasks.instances import Instances
-from bertie.tasks.span import Span
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import AnyTask, Dataset
 from bertie.text.tokenizer import Tokenizer
@@ -45,7 +44,7 @@ class Sets:
     tests: tuple[Dataset[Any], ...]
     train_instances: Instances
     dev_instances: Instances
-    tokenizer: Tokenizer
+    test_instances: tuple[Instances, ...]
     notes: tuple[str, ...]  # how the files were understood
     remarks: tuple[str, ...]  # what of them was left out, cut or divided
 
@@ -57,11 +56,7 @@ def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Se
     task, notes = make_task(settings, source)
     train = task.read(files.train, skip_bad=files.skip_bad, needs_labels=True)
     task = task.settle(train)
-    if task.metric not in task.metrics:
-        raise UserError(
-            f"no score task.metric = {task.metric!r} for this task and data; there are: "
-            f"{', '.join(task.metrics)}"
-        )
+    check_metric(task)
     if files.dev is None:
         train, dev = hold_out(task, train, files.dev_share)
     else:
@@ -70,12 +65,9 @@ def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Se
     # Read before anything is trained: a broken line is found now, and not hours later.
     tests = tuple(task.read(path, skip_bad=files.skip_bad) for path in files.test)
     tokenizer = Tokenizer.load(source)
-    encoded = {
-        name: task.encode(data.examples, tokenizer)
-        for name, data in (("train", train), ("dev", dev))
-    }
     dev_name = "dev, held out" if files.dev is None else "dev"
     read = {"train": train, dev_name: dev} | {f"test {n}": data for n, data in enumerate(tests, 1)}
+    encoded = {name: task.encode(data.examples, tokenizer) for name, data in read.items()}
     notes += [describe_data(name, data) for name, data in read.items()]
     remarks = [line for name, data in read.items() for line in describe_left_out(name, data)]
     for name, instances in encoded.items():
@@ -86,8 +78,8 @@ def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Se
         dev=dev,
         tests=tests,
         train_instances=encoded["train"],
-        dev_instances=encoded["dev"],
-        tokenizer=tokenizer,
+        dev_instances=encoded[dev_name],
+        test_instances=tuple(list(encoded.values())[2:]),
         notes=(*notes, *describe_task(task)),
         remarks=tuple(remarks),
     )
@@ -105,8 +97,6 @@ def make_task(settings: Mapping[str, Any], source: Path) -> tuple[AnyTask, list[
     notes = []
     if "max_length" not in values and usual.max_length > longest:
         values["max_length"] = longest
-        if isinstance(usual, Span):
-            values.setdefault("max_question", min(usual.max_question, longest // 2))
         notes.append(f"inputs of up to {longest} pieces: the model has no more positions")
     task: AnyTask = build(kind, values, "task.")
     if task.max_length > longest:
@@ -115,6 +105,14 @@ def make_task(settings: Mapping[str, Any], source: Path) -> tuple[AnyTask, list[
             f"lower it: --set task.max_length={longest}"
         )
     return task, notes
+
+
+def check_metric(task: AnyTask) -> None:
+    if task.metric not in task.metrics:
+        raise UserError(
+            f"no score task.metric = {task.metric!r} for this task and data; there are: "
+            f"{', '.join(task.metrics)}"
+        )
 
 
 def check_labelled(dev: Dataset[Any]) -> None:
@@ -126,7 +124,17 @@ def check_labelled(dev: Dataset[Any]) -> None:
 
 
 def hold_out(task: AnyTask, data: Dataset[Any], share: float) -> tuple[Dataset[Any], Dataset[Any]]:
-    """Training data without, and dev made of, the examples with the lowest hash of their text.
+    """Training data without, and dev made of, the examples that are held out."""
+    flags = is_held_out(task, data, share)
+    train, dev = (
+        replace(data, examples=[e for e, f in zip(data.examples, flags, strict=True) if f is side])
+        for side in (False, True)
+    )
+    return train, dev
+
+
+def is_held_out(task: AnyTask, data: Dataset[Any], share: float) -> list[bool]:
+    """Whether each example is among those with the lowest hash of their text.
 
     Examples about the same text stay together, so that no text is on both sides.
     """
@@ -135,12 +143,7 @@ def hold_out(task: AnyTask, data: Dataset[Any], share: float) -> tuple[Dataset[A
     chosen = set(ranked[: max(1, round(share * len(ranked)))])
     if len(chosen) == len(ranked):
         raise UserError(f"{data.path} has one text only; give examples to choose by: --dev FILE")
-    pairs = list(zip(data.examples, hashes, strict=True))
-    train, dev = (
-        replace(data, examples=[example for example, one in pairs if (one in chosen) == is_dev])
-        for is_dev in (False, True)
-    )
-    return train, dev
+    return [one in chosen for one in hashes]
 
 
 def texts_of(task: AnyTask, examples: Sequence[Any]) -> Iterator[str]:

@@ -2,23 +2,28 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from bertie.checkpoint.card import read_card
+from bertie.checkpoint.head_dir import is_head
 from bertie.checkpoint.model_dir import open_model
 from bertie.config import assign, build
+from bertie.data.features import FeatureRows, open_features
 from bertie.errors import UserError
-from bertie.model.bert import Bert
+from bertie.feature_sets import check_encoding, open_stored_head, read_part, row_instances
 from bertie.tasks import get_task
+from bertie.tasks.classify import Classify
 from bertie.tasks.glue import submission_name, write_submission
 from bertie.tasks.instances import Instances
 from bertie.tasks.span import SpanPrediction
 from bertie.tasks.steps import predict
+from bertie.tasks.tag import Tag
 from bertie.tasks.task import AnyTask, Dataset
 from bertie.text.files import write_text
 from bertie.text.tokenizer import Tokenizer
@@ -34,7 +39,7 @@ class Evaluated:
 
 
 def predict_all(
-    model: Bert,
+    model: nn.Module,
     task: AnyTask,
     examples: Sequence[Any],
     instances: Instances,
@@ -60,14 +65,30 @@ def evaluate_file(
 ) -> tuple[Dataset[Any], Evaluated, list[Path]]:
     """A fine-tuned model's answers to a file; written to the folder `out`, if it is given.
 
+    To a head on features, the file is a feature store.
+
     `sets` are assignments to the task's settings, such as "task.columns.first=review".
     """
     task = open_task(directory, sets)
-    data = task.read(path, skip_bad=skip_bad)
-    instances = task.encode(data.examples, Tokenizer.load(directory))
-    model = open_model(directory).model.to("cuda" if torch.cuda.is_available() else "cpu")
-    evaluated = predict_all(model, task, data.examples, instances)
+    if is_head(directory):
+        data, evaluated = evaluate_store(directory, path, task)
+    else:
+        data = task.read(path, skip_bad=skip_bad)
+        instances = task.encode(data.examples, Tokenizer.load(directory))
+        model = open_model(directory).model.to("cuda" if torch.cuda.is_available() else "cpu")
+        evaluated = predict_all(model, task, data.examples, instances)
     return data, evaluated, [] if out is None else write_predictions(out, data, evaluated)
+
+
+def evaluate_store(directory: Path, path: Path, task: AnyTask) -> tuple[Dataset[Any], Evaluated]:
+    """The answers of a head on features to a feature store."""
+    assert isinstance(task, Classify | Tag)
+    store = open_features(path)
+    check_encoding(asdict(task), store, str(directory))
+    rows = FeatureRows([store])
+    head, part = open_stored_head(directory, rows), read_part(rows, 0, task)
+    examples, instances = part.data.examples, row_instances(task, part, rows)
+    return part.data, predict_all(head, task, examples, instances)
 
 
 def open_task(directory: Path, sets: Sequence[str] = ()) -> AnyTask:

@@ -17,18 +17,22 @@ from typing import Any
 import torch
 
 from bertie.checkpoint.json_files import read_json
-from bertie.checkpoint.model_dir import copy_model, open_model
+from bertie.checkpoint.model_dir import copy_model
 from bertie.checkpoint.state import hash_file
+from bertie.data.features import MANIFEST, is_features
 from bertie.datasets import Sets, read_sets
 from bertie.errors import UserError
 from bertie.evaluate import open_task, predict_all, write_predictions
+from bertie.feature_sets import open_alike, read_feature_sets
 from bertie.findings import find_majority, make_findings
+from bertie.learners import BertLearner, HeadLearner, Learner, RunSpec
 from bertie.report.finetuning import write_finetuning_report
 from bertie.report.results import FinetuneResults, FinetuneRun
+from bertie.tasks import name_of
 from bertie.train.distributed import World, open_world
 from bertie.train.log import Show
 from bertie.train.record import RECORD, begin_record, check_same, flatten, is_one_of, name_gpu
-from bertie.tuning import RESULT, FinetuneRecipe, RunSpec, Tuning, run_once
+from bertie.tuning import RESULT, FinetuneRecipe, Tuning, run_once
 
 # The paper's grid (A.3).
 BATCH_SIZES, PEAKS, EPOCHS = (16, 32), (5e-5, 3e-5, 2e-5), (2, 3, 4)
@@ -45,6 +49,7 @@ HARMLESS = {
     "tune.micro_tokens",
     "train.threads",
     "train.recompute",
+    "train.kernels",
     "train.sharding",
     "train.device",
     "train.log_every",
@@ -57,6 +62,7 @@ HARMLESS = {
 ELSEWHERE = {
     "optim.peak",
     "tune.batch_size",
+    "head.combinations",
     "task.labels",
     "task.columns",
     "task.threshold",
@@ -83,7 +89,7 @@ def finetune(recipe: FinetuneRecipe, *, show: Show = lambda line: None) -> Finet
             runs.append(run_once(tuning, spec))
             results = summarise(tuning, runs)
             best = specs[runs.index(results.best())]
-            if world.is_first:
+            if world.is_first and recipe.head is None:  # heads are small
                 remove_models(tuning, specs[:number], best)
             world.wait()
         if world.is_first:
@@ -99,14 +105,14 @@ def finetune(recipe: FinetuneRecipe, *, show: Show = lambda line: None) -> Finet
 
 def begin(recipe: FinetuneRecipe, world: World, show: Show) -> Tuning:
     """Reads the data, and sees that what the folder holds is of the same settings."""
-    source, out = recipe.model, recipe.out
-    if source is None or out is None or recipe.data.train is None:
+    out = recipe.out
+    if (recipe.model is None and recipe.head is None) or out is None or recipe.data.train is None:
         raise UserError(
             "say what to start from, what to learn and where to write: --model DIR --train FILE "
             "--out DIR"
         )
     check_folder(out)
-    sets = read_sets(recipe.task, recipe.data, source)
+    source, sets, learner = open_features_of(recipe) if recipe.head else open_files_of(recipe, show)
     settings = settings_of(recipe, source, sets)
     has_begun = any(out.glob(f"runs/*/{RESULT}")) or any(out.glob("runs/*/checkpoints/step-*"))
     if has_begun and (out / RECORD).is_file():
@@ -121,11 +127,45 @@ def begin(recipe: FinetuneRecipe, world: World, show: Show) -> Tuning:
         source=source,
         out=out,
         sets=sets,
+        learner=learner,
         settings=settings,
         majority=find_majority(sets.task, sets.train.examples, sets.dev.examples),
         world=world,
         show=show,
     )
+
+
+def open_files_of(recipe: FinetuneRecipe, show: Show) -> tuple[Path, Sets, Learner]:
+    """The directory to start from, the data, and what is trained: all of the model."""
+    assert recipe.model is not None
+    if recipe.data.train is not None and is_features(recipe.data.train):
+        raise UserError(
+            f"{recipe.data.train} is a feature store; train a head on it: bertie finetune features "
+            f"--train {recipe.data.train} --out DIR"
+        )
+    sets = read_sets(recipe.task, recipe.data, recipe.model)
+    learner = BertLearner(source=recipe.model, task=sets.task, freeze=recipe.tune.freeze, show=show)
+    return recipe.model, sets, learner
+
+
+def open_features_of(recipe: FinetuneRecipe) -> tuple[Path, Sets, Learner]:
+    """The model whose features these are, the data, and what is trained: a head."""
+    assert recipe.head is not None
+    if recipe.model is not None or recipe.tune.freeze:
+        raise UserError("a head on features trains nothing of the model: leave out --model")
+    rows = open_alike(recipe.data)
+    manifest = rows.stores[0].manifest
+    asked = {"name": manifest.task} | dict(recipe.task)
+    if asked.pop("name") not in ("classify", manifest.task) or asked.keys() - {"metric"}:
+        raise UserError(
+            f"{rows.stores[0].folder} is of the task {manifest.task}, with its settings; of "
+            "those, only task.metric can be changed"
+        )
+    sets = read_feature_sets(recipe.data, rows, metric=str(asked.get("metric", "")))
+    learner = HeadLearner(config=recipe.head, rows=rows, task=sets.task)
+    for combination in recipe.head.combinations:
+        learner.layers_of(combination)  # what is missing is found now, not an hour later
+    return Path(manifest.model), sets, learner
 
 
 def check_folder(out: Path) -> None:
@@ -138,19 +178,25 @@ def check_folder(out: Path) -> None:
 
 def settings_of(recipe: FinetuneRecipe, source: Path, sets: Sets) -> dict[str, Any]:
     """All that decides the outcome, as JSON can hold it; model and data by what is in them."""
-    values = asdict(recipe) | {"task": {"name": recipe.task.get("name"), **task_settings(sets)}}
+    values = asdict(recipe) | {"task": {"name": name_of(sets.task), **task_settings(sets)}}
     values |= {"model": str(source), "out": str(recipe.out)}
     values["data"] |= {
         "train": str(recipe.data.train),
         "dev": recipe.data.dev and str(recipe.data.dev),
         "test": [str(path) for path in recipe.data.test],
-        "train_sha256": hash_file(sets.train.path),
-        "dev_sha256": hash_file(sets.dev.path),
+        "train_sha256": hash_data(sets.train.path),
+        "dev_sha256": hash_data(sets.dev.path),
     }
-    weights = sorted(path for path in source.iterdir() if path.suffix in WEIGHTS)
-    values["model_sha256"] = {path.name: hash_file(path) for path in weights}
+    if recipe.head is None:
+        weights = sorted(path for path in source.iterdir() if path.suffix in WEIGHTS)
+        values["model_sha256"] = {path.name: hash_file(path) for path in weights}
     found: dict[str, Any] = json.loads(json.dumps(values))
     return found
+
+
+def hash_data(path: Path) -> str:
+    """Of a feature store, the manifest's: it knows the model and all of the store's files."""
+    return hash_file(path / MANIFEST if path.is_dir() else path)
 
 
 def task_settings(sets: Sets) -> dict[str, Any]:
@@ -166,8 +212,11 @@ def plan_runs(recipe: FinetuneRecipe) -> Iterator[RunSpec]:
         sizes, peaks = list(BATCH_SIZES), list(PEAKS)
         budgets = [f"{epochs} epochs" for epochs in EPOCHS]
     seeds = range(recipe.train.seed, recipe.train.seed + tune.seeds)
-    for size, peak, budget, seed in itertools.product(sizes, peaks, budgets, seeds):
-        yield RunSpec(seed=seed, batch_size=size, peak=peak, budget=budget)
+    combinations = (None,) if recipe.head is None else recipe.head.combinations
+    for combination, size, peak, budget, seed in itertools.product(
+        combinations, sizes, peaks, budgets, seeds
+    ):
+        yield RunSpec(seed=seed, batch_size=size, peak=peak, budget=budget, combination=combination)
 
 
 # --- the end ---
@@ -184,12 +233,11 @@ def conclude(tuning: Tuning, results: FinetuneResults, best: RunSpec) -> Finetun
     """The best run's model becomes the model; its answers on dev and test are written."""
     sets, model_dir, answers = tuning.sets, tuning.out / "model", tuning.out / "predictions"
     publish(tuning.folder(best) / "model", model_dir)
-    task, model = open_task(model_dir), open_model(model_dir).model.to(tuning.world.device)
+    task, model = open_task(model_dir), tuning.learner.open(model_dir).to(tuning.world.device)
     on_dev = predict_all(model, task, sets.dev.examples, sets.dev_instances)
     write_predictions(answers, sets.dev, on_dev, "dev")
     names, tests = {"dev"}, {}
-    for data in sets.tests:
-        instances = task.encode(data.examples, sets.tokenizer)
+    for data, instances in zip(sets.tests, sets.test_instances, strict=True):
         answered = predict_all(model, task, data.examples, instances)
         write_predictions(answers, data, answered, new_name(data.path.stem, names))
         tests[str(data.path)] = answered.scores
@@ -226,9 +274,10 @@ def summarise(tuning: Tuning, runs: Sequence[FinetuneRun]) -> FinetuneResults:
         "tune": asdict(recipe.tune),
         "optim": asdict(recipe.optim),
     }
+    values |= {} if recipe.head is None else {"head": asdict(recipe.head)}
     return FinetuneResults(
         name=sets.train.benchmark or sets.train.path.stem,
-        task=str(recipe.task.get("name", "classify")),
+        task=name_of(sets.task),
         model=str(tuning.source),
         metric=sets.task.metric,
         runs=tuple(runs),

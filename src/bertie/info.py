@@ -19,7 +19,7 @@ from bertie.model.config import (
     train_memory,
 )
 
-MANIFEST = "manifest.json"  # what a token store has
+MANIFEST = "manifest.json"  # what a store has
 PRETRAINING = ("masked_lm", "next_sentence")
 MOST_LABELS = 20  # that are shown
 
@@ -36,7 +36,7 @@ class Table:
 
 
 def describe(target: str, *, batch_size: int = 32, length: int | None = None) -> list[Table]:
-    """The tables of a size, an L/H/A, a model directory or a token store.
+    """The tables of a size, an L/H/A, a model directory, a token store or a feature store.
 
     >>> [table.title for table in describe("tiny")][1:]
     ['work at 32 x 128 tokens', 'memory at 32 x 128 tokens, fp32']
@@ -83,11 +83,14 @@ def describe_directory(directory: Path, batch_size: int, length: int | None) -> 
 
 
 def describe_store(directory: Path, length: int) -> list[Table]:
-    from bertie.store_info import count_lengths, count_tokens, sample_instances  # loads numpy
+    from bertie.data.features import is_features  # loads numpy
+    from bertie.store_info import count_features, count_lengths, count_tokens, sample_instances
 
     def table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
         return Table(title=title, columns=columns, right=columns[1:-1], rows=tuple(rows))
 
+    if is_features(directory):
+        return [table(str(directory), ("what", "count", ""), count_features(directory))]
     return [
         table(str(directory), ("what", "count", ""), count_tokens(directory)),
         table(

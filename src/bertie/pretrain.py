@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from bertie.checkpoint.grow import open_grown
-from bertie.checkpoint.model_dir import copy_model, open_model, read_config
+from bertie.checkpoint.model_dir import copy_model, open_model, read_config, save_weights
 from bertie.checkpoint.state import (
     Checkpoint,
     Counters,
@@ -51,6 +52,7 @@ HARMLESS = {
     "data.loader.prefetch",
     "train.compile",
     "train.recompute",
+    "train.kernels",
     "train.sharding",
     "train.device",
     "train.threads",
@@ -153,7 +155,12 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
             saving=Saving(
                 folder=out,
                 settings=settings,
-                tokenizer_from=store.folder / TOKENIZER,
+                write=partial(
+                    save_weights,
+                    config=model.config,
+                    heads=model.heads,
+                    tokenizer_from=store.folder / TOKENIZER,
+                ),
                 keep=recipe.train.keep,
                 kept={"micro_tokens": plan.micro_tokens},
             ),
@@ -177,7 +184,11 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
 
 
 def run_phases(
-    trainer: Trainer, plan: Plan, held_out: Sequence["HeldOut"], store: Store, world: World
+    trainer: Trainer[Bert],
+    plan: Plan,
+    held_out: Sequence["HeldOut"],
+    store: Store,
+    world: World,
 ) -> None:
     """One phase after the other; each is judged at its own length, which it has learned."""
     for number in range(trainer.counters.phase, len(plan.phases)):

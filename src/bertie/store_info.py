@@ -1,10 +1,11 @@
-"""What a token store holds: counts, lengths, and instances as the model will see them."""
+"""What a store holds: of tokens, counts, lengths and instances; of features, whose and how many."""
 
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from bertie.data.features import open_features
 from bertie.data.instances import InstanceConfig
 from bertie.data.steps import DataConfig, LoaderConfig, Part, Steps
 from bertie.data.store import open_store
@@ -34,6 +35,22 @@ def count_tokens(folder: Path) -> list[tuple[str, str, str]]:
         ("[UNK] in all that was read", f"{unknown:,}", f"{unknown / tokens:.4%} of the tokens"),
     ]
     return rows + [(name.replace("_", " "), f"{count:,}", "") for name, count in statistics.items()]
+
+
+def count_features(folder: Path) -> list[tuple[str, str, str]]:
+    """What, how many, and of what."""
+    made = open_features(folder).manifest
+    num_bytes = sum(made.file_bytes.values())
+    layers = f"{', '.join(map(str, made.layers))} of 0 (embeddings) to {made.num_layers}"
+    return [
+        ("examples", f"{made.num_examples:,}", f"of {made.data}, task {made.task}"),
+        ("inputs", f"{made.num_inputs:,}", "labelled" if made.is_labelled else "without labels"),
+        ("tokens", f"{made.num_tokens:,}", f"{made.num_tokens / made.num_inputs:.1f} an input"),
+        ("layers", f"{len(made.layers):,}", layers),
+        ("numbers of a vector", f"{made.hidden_size:,}", f"float16, of {made.model}"),
+        ("bytes", f"{num_bytes:,}", f"{num_bytes / made.num_tokens:,.0f} a token"),
+        *(("note", "", note) for note in made.notes),
+    ]
 
 
 def count_lengths(folder: Path, of: str) -> list[tuple[str, str, str]]:

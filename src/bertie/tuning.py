@@ -7,11 +7,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
+from torch import nn
 
-from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.json_files import read_json, write_json
-from bertie.checkpoint.model_dir import open_model, save_model
 from bertie.checkpoint.state import (
     Checkpoint,
     Saving,
@@ -22,18 +20,13 @@ from bertie.checkpoint.state import (
 from bertie.datasets import DataFiles, Sets
 from bertie.errors import UserError
 from bertie.evaluate import predict_all
-from bertie.model.bert import Bert, initialise
-from bertie.model.config import train_memory
+from bertie.learners import HeadConfig, Learner, RunSpec
 from bertie.report.results import FinetuneRun
-from bertie.tasks import describe
 from bertie.tasks.steps import TaskLoader
-from bertie.tasks.task import AnyTask
 from bertie.train.budget import Budget
 from bertie.train.distributed import World
-from bertie.train.hardware import find_free_bytes
 from bertie.train.log import METRICS, Log, Show
 from bertie.train.loop import TrainConfig, Trainer
-from bertie.train.memory import find_micro_tokens
 from bertie.train.optim import OptimConfig
 from bertie.train.record import find_common_checkpoint
 
@@ -60,7 +53,8 @@ class TuneConfig:
 class FinetuneRecipe:
     """All settings; those of the task are the fields of its own class, and `name`."""
 
-    model: Path | None = None  # the directory to start from
+    model: Path | None = None  # the directory to start from; none, if there is a head on features
+    head: HeadConfig | None = None  # on features: then the data are feature stores
     out: Path | None = None
     task: dict[str, Any] = field(default_factory=lambda: {"name": "classify"})
     data: DataFiles = field(default_factory=DataFiles)
@@ -84,28 +78,14 @@ class FinetuneRecipe:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunSpec:
-    """What makes a run differ from its neighbours."""
-
-    seed: int
-    batch_size: int
-    peak: float
-    budget: str
-
-    @property
-    def name(self) -> str:
-        budget = self.budget.replace(" ", "-")
-        return f"peak-{self.peak:g}-batch-{self.batch_size}-{budget}-seed-{self.seed}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Tuning:
     """What all runs have in common."""
 
     recipe: FinetuneRecipe
-    source: Path  # the model directory to start from
+    source: Path  # the model directory to start from, or whose features are read
     out: Path
     sets: Sets
+    learner: Learner
     settings: dict[str, Any]  # as JSON can hold them
     majority: float | None  # the score of always giving the most frequent label
     world: World
@@ -133,11 +113,11 @@ def train_once(tuning: Tuning, spec: RunSpec) -> None:
     if world.is_first:
         folder.mkdir(parents=True, exist_ok=True)
         remove_drafts(folder)
-    model = make_model(tuning, spec, checkpoint).to(world.device)
+    model = tuning.learner.make(spec, checkpoint).to(world.device)
     micro_tokens = tuning.recipe.tune.micro_tokens
     if not micro_tokens:  # as before, where it goes on: another division is another dropout
         micro_tokens = (
-            find_fitting(model, sets.task, world)
+            tuning.learner.find_micro_tokens(model, sets.task, world)
             if checkpoint is None
             else checkpoint.kept["micro_tokens"]
         )
@@ -158,50 +138,15 @@ def train_once(tuning: Tuning, spec: RunSpec) -> None:
     world.wait()
 
 
-def make_model(tuning: Tuning, spec: RunSpec, checkpoint: Checkpoint | None) -> Bert:
-    """The encoder of the directory with a fresh output layer; or the model of a checkpoint."""
-    task, freeze = tuning.sets.task, tuning.recipe.tune.freeze
-    generator = torch.Generator().manual_seed(spec.seed)
-    opened = open_model(
-        tuning.source if checkpoint is None else checkpoint.model,
-        heads=(task.head,),
-        num_labels=task.num_labels,
-        generator=generator,
-    )
-    model = opened.model
-    for parameter in model.parameters():  # mapped from the file, which stays as it is
-        parameter.data = parameter.data.clone()
-    if checkpoint is None:
-        initialise(model.get_submodule(task.head), model.config.init_std, generator)
-        if "pooler" in opened.fresh:
-            tuning.show({"note": f"{tuning.source} lacks a pooler: new, untrained"})
-    if freeze > len(model.layers):
-        raise UserError(f"tune.freeze is {freeze}, the model has {len(model.layers)} layers")
-    if freeze:
-        for part in (model.embeddings, *model.layers[:freeze]):
-            part.requires_grad_(False)
-    if model.pooler is not None and task.head in ("token", "span"):
-        model.pooler.requires_grad_(False)  # kept for the next task; nothing here trains it
-    return model
-
-
-def find_fitting(model: Bert, task: AnyTask, world: World) -> int:
-    """The most tokens of a micro-batch that the memory holds."""
-    memory = train_memory(model.config, batch_size=1, length=task.max_length)
-    found = find_micro_tokens(
-        None,
-        free_bytes=find_free_bytes(world.device) - memory.gradients - memory.optimizer,
-        bytes_per_token=memory.activations / task.max_length,
-        least=task.max_length,
-        device=world.device,
-    )
-    return world.least(found)
-
-
 def make_trainer(
-    tuning: Tuning, spec: RunSpec, model: Bert, loader: TaskLoader, checkpoint: Checkpoint | None
-) -> Trainer:
+    tuning: Tuning,
+    spec: RunSpec,
+    model: nn.Module,
+    loader: TaskLoader,
+    checkpoint: Checkpoint | None,
+) -> Trainer[nn.Module]:
     recipe, world, folder = tuning.recipe, tuning.world, tuning.folder(spec)
+    task = tuning.sets.task
     config = replace(
         recipe.train,
         seed=spec.seed,
@@ -209,16 +154,15 @@ def make_trainer(
     )
     return Trainer(
         model,
-        tuning.sets.task.objective,
+        task.objective,
         config=config,
         optim=replace(recipe.optim, peak=spec.peak),
         budget=in_steps(spec.budget, loader.steps_per_epoch),
         saving=Saving(
             folder=folder,
             settings=tuning.settings,
-            tokenizer_from=tuning.source,
+            write=lambda weights, path: tuning.learner.write(model, weights, path, task),
             keep=config.keep,
-            card=TaskCard(**describe(tuning.sets.task)),
             kept={"micro_tokens": loader.micro_tokens},
         ),
         world=world,
@@ -248,7 +192,7 @@ class DevScores:
     def __init__(self, sets: Sets, world: World, precision: str) -> None:
         self.sets, self.world, self.precision = sets, world, precision
 
-    def __call__(self, model: Bert) -> tuple[dict[str, float], float | None]:
+    def __call__(self, model: nn.Module) -> tuple[dict[str, float], float | None]:
         """Every rank predicts all of dev; the first one's scores count, for all to agree."""
         task, dev = self.sets.task, self.sets.dev
         scores = predict_all(
@@ -264,20 +208,20 @@ class DevScores:
         return agreed, agreed[task.metric]
 
 
-def finish_run(tuning: Tuning, spec: RunSpec, trainer: Trainer) -> None:
+def finish_run(tuning: Tuning, spec: RunSpec, trainer: Trainer[nn.Module]) -> None:
     """Keeps the model of the best evaluation, with its thresholds; the result comes last.
 
     Scored in fp32 whatever the training's precision, so that `bertie evaluate` says the same.
     """
     folder, sets = tuning.folder(spec), tuning.sets
     best = find_best(folder) or list_checkpoints(folder)[-1]  # the last, if no score is a number
-    model = open_model(best / "model").model.to(tuning.world.device)
+    model = tuning.learner.open(best / "model").to(tuning.world.device)
     evaluated = predict_all(model, sets.task, sets.dev.examples, sets.dev_instances, tunes=True)
-    card = TaskCard(**describe(evaluated.task))
-    save_model(model, folder / "model", card=card, tokenizer_from=tuning.source)
+    weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    tuning.learner.write(model, weights, folder / "model", evaluated.task)
     run = FinetuneRun(
         seed=spec.seed,
-        settings={"peak": spec.peak, "batch_size": spec.batch_size, "budget": spec.budget},
+        settings=spec.settings,
         scores=evaluated.scores,
         seconds=round(trainer.counters.seconds, 3),
         curve=tuple(read_curve(folder, sets.task.metric)),

@@ -3,12 +3,13 @@
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
-from bertie.checkpoint.model_dir import open_model
+from bertie.checkpoint.model_dir import open_model, save_weights
 from bertie.checkpoint.state import (
     Counters,
     Saving,
@@ -39,16 +40,27 @@ def saving(tmp_path: Path) -> Saving:
     return Saving(
         folder=tmp_path / "run",
         settings=settings,
-        tokenizer_from=tmp_path / "vocab",
+        write=partial(
+            save_weights,
+            config=CONFIG,
+            heads=("masked_lm",),
+            tokenizer_from=tmp_path / "vocab",
+        ),
         keep=2,
         kept={"micro_tokens": 512},
     )
 
 
+def weights_of(model: Bert) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
 def save(saving: Saving, model: Bert, step: int, score: float | None = None) -> Path:
     tensors = {"a.exp_avg": torch.arange(6.0).view(2, 3).t(), "b": torch.full((5,), float(step))}
     log = {"totals": {}, "last": {}}
-    return save_checkpoint(saving, model, tensors, Counters(step=step), score=score, log=log)
+    return save_checkpoint(
+        saving, weights_of(model), tensors, Counters(step=step), score=score, log=log
+    )
 
 
 def steps_of(saving: Saving) -> list[int]:
@@ -60,7 +72,9 @@ def test_what_was_saved_is_found(saving: Saving, model: Bert) -> None:
     counters = Counters(
         step=7, tokens=99, seconds=1.25, phase=1, phase_step=3, skipped=2, loss_scale=512.0
     )
-    save_checkpoint(saving, model, {"m": torch.ones(3)}, counters, score=-2.5, log={"x": 1})
+    save_checkpoint(
+        saving, weights_of(model), {"m": torch.ones(3)}, counters, score=-2.5, log={"x": 1}
+    )
     found = find_checkpoint(saving.folder)
     assert found is not None and found.counters == counters and found.score == -2.5
     assert found.settings == saving.settings

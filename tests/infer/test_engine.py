@@ -161,6 +161,17 @@ def test_many_threads_get_the_same_answers(engine: Engine) -> None:
         assert_close(answer, alone)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_many_threads_get_the_same_answers_in_any_precision(
+    directory: Path, precision: str
+) -> None:
+    engine = bertie.load(directory, precision=precision)
+    alone = engine.embed(SENTENCES)
+    with ThreadPoolExecutor(8) as pool:
+        for vectors in pool.map(lambda _: engine.embed(SENTENCES), range(24)):
+            torch.testing.assert_close(*map(torch.from_numpy, (vectors, alone)))
+
+
 @pytest.mark.parametrize("heads", [(), ("sequence",)])
 def test_a_model_without_the_head_says_which_could(heads: tuple[str, ...], tmp_path: Path) -> None:
     engine = bertie.load(make_directory(tmp_path, heads))
@@ -204,19 +215,31 @@ def test_odd_but_right_inputs(engine: Engine) -> None:
     assert len(engine.fill("[MASK]" * 900).masks) == 900
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-def test_lower_precision_is_about_the_same(directory: Path, engine: Engine, dtype: str) -> None:
-    rough = bertie.load(directory, dtype=dtype)
-    assert rough.model.embeddings.token.weight.dtype != torch.float32
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "int8"])
+def test_lower_precision_is_about_the_same(directory: Path, engine: Engine, precision: str) -> None:
+    rough = bertie.load(directory, precision=precision)
     chance = {fill.id: fill.probability for fill in engine.fill(TEXTS[0], top=120).masks[0]}
     for fill in rough.fill(TEXTS[0]).masks[0]:
         assert fill.probability == pytest.approx(chance[fill.id], rel=0.2)
 
 
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_neighbours_change_nothing_in_lower_precision(
+    directory: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scale for a whole batch, say, would let one row change all others."""
+    rough = bertie.load(directory, precision=precision)
+    texts = [text for n in range(7) for text in TEXTS[n % 3 :]]
+    alone = [rough.fill(text, top=120) for text in texts]
+    assert_close(rough.fill(texts, top=120), alone)
+    monkeypatch.setattr(batches, "BATCH_TOKENS", 16)
+    assert_close(rough.fill(texts[::-1], top=120), alone[::-1])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"dtype": "float8"}, "no dtype 'float8'; there are: fp32, bf16, fp16"),
+        ({"precision": "float8"}, "no precision 'float8'; there are: fp32, bf16, fp16, int8"),
         ({"device": "gpu"}, "no device 'gpu'"),
         ({"device": "cuda:99"}, "no device cuda:99: torch sees"),
     ],
@@ -232,15 +255,16 @@ def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_a_gpu_is_taken_and_answers_the_same(directory: Path, dtype: str) -> None:
-    there, here = bertie.load(directory, dtype=dtype), bertie.load(directory, device="cpu")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_gpu_is_taken_and_answers_the_same(directory: Path, precision: str) -> None:
+    there = bertie.load(directory, precision=precision)
+    here = bertie.load(directory, device="cpu")
     assert there.device.type == "cuda"
     for one, two in zip(there.fill(TEXTS), here.fill(TEXTS, top=120), strict=True):
         for fills, others in zip(one.masks, two.masks, strict=True):
             chance = {fill.id: fill.probability for fill in others}
             for fill in fills:
-                rel = 1e-3 if dtype == "fp32" else 0.2
+                rel = 1e-3 if precision == "fp32" else 0.2
                 assert fill.probability == pytest.approx(chance[fill.id], rel=rel)
 
 

@@ -159,3 +159,13 @@ def test_the_output_layer_makes_logits_of_the_rows_that_are_not_projected() -> N
     same_pairs, rows = model(*packed, predicted=predicted, is_projected=False)
     assert rows.shape == (3, TINY.hidden_size) and torch.equal(pairs, same_pairs)
     torch.testing.assert_close(F.linear(rows, *model.output_layer()), logits)
+
+
+@pytest.mark.parametrize("num_layers", [None, 0, 1])
+def test_kept_rows_are_those_of_all(num_layers: int | None) -> None:
+    model, packed = make().eval(), pack(*sequences([4, 1, 7]))
+    kept = torch.tensor([3, 0, 3, len(packed.ids) - 1])
+    with torch.inference_mode():
+        whole = model.encode(*packed, num_layers=num_layers)
+        part = model.encode(*packed, num_layers=num_layers, kept=kept)
+    torch.testing.assert_close(part, whole[kept], rtol=1e-5, atol=1e-5)

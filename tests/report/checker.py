@@ -10,9 +10,10 @@ FORBIDDEN_SHOWN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]"
 )
 TAGS = """html head meta title style body h1 h2 p pre div table thead tbody tr th td figure
-    figcaption svg text polyline rect circle g"""
+    figcaption svg text polyline rect circle g path a b span details summary"""
 ATTRIBUTES = """lang charset name content http-equiv class role aria-label viewbox width height x y
-    cx cy r points text-anchor transform fill-opacity fill xmlns"""
+    cx cy r points text-anchor transform fill-opacity fill xmlns
+    href id d stroke font-size shape-rendering"""
 
 
 class Checker(HTMLParser):
@@ -26,6 +27,7 @@ class Checker(HTMLParser):
         assert tag in TAGS.split(), f"<{tag}> does not belong here"
         for name, value in attrs:
             assert name in ATTRIBUTES.split(), f"{name}={value} does not belong in <{tag}>"
+            assert name != "href" or str(value).startswith("#"), f"{value} lies outside the page"
         self.num_tags += 1
         if tag not in VOID:
             self.open.append(tag)

@@ -37,18 +37,40 @@ def test_gold_choices_come_back(found: list[tuple[str, list[str]]], data: st.Dat
     ]
     instances = task.encode(examples, TOKENIZER)
     assert np.diff(instances.bounds).max() <= 16
-    assert np.diff(instances.groups).tolist() == [len(options) for _, options in found]
     outputs = []
-    for number, label in enumerate(instances.labels):
-        for place in range(len(instances.inputs_of(number))):
-            outputs.append(np.array([9.0 * (place == label)]))
+    for number, one in enumerate(examples):
+        num_inputs, num_options = len(instances.inputs_of(number)), len(one.options)
+        assert num_inputs % num_options == 0
+        for place in range(num_inputs):
+            outputs.append(np.array([9.0 * (place % num_options == one.label)]))
     predictions = task.decode(examples, instances, outputs)
     assert [p.label for p in predictions] == [e.label for e in examples]
     assert task.score(examples, predictions) == {"accuracy": 1}
 
 
-def test_the_context_loses_its_beginning_and_it_is_counted() -> None:
+def test_a_long_context_becomes_windows_that_share_the_weight() -> None:
     task = Choice(max_length=11)
+    one = example("a b c d e f g h", ["k l", "m"], 1)
+    instances = task.encode([one], TOKENIZER)
+    texts = [TOKENIZER.decode(part) for part in np.split(instances.ids, instances.bounds[1:-1])]
+    assert all(text.endswith(option) for text, option in zip(texts, ["k l", "m"] * 2, strict=True))
+    assert "".join(sorted(set("".join(texts[::2]).replace(" ", "")))) == "abcdefghkl"
+    assert instances.weights.tolist() == [0.5, 0.5] and instances.labels.tolist() == [1, 1]
+    assert instances.counts == {"texts in windows": 1, "windows made of them": 2}
+    outputs = [np.array([value]) for value in (3.0, 0.0, 0.0, 2.0)]
+    (found,) = task.decode([one], instances, outputs)
+    assert found.label == 0  # 1.5 against 1
+    assert found.scores.tolist() == pytest.approx([0.6225, 0.3775], abs=1e-4)
+
+
+def test_what_fits_is_one_window() -> None:
+    one = example("a b c", ["k l", "m"], 1)
+    whole, cut = (Choice(truncate=t).encode([one], TOKENIZER) for t in (False, True))
+    assert whole.ids.tolist() == cut.ids.tolist() and len(whole) == len(cut) == 1
+
+
+def test_cut_off_the_context_loses_its_beginning_and_it_is_counted() -> None:
+    task = Choice(max_length=11, truncate=True)
     one = example("a b c d e f g h", ["k l", "m n o p r s t u"], 0)
     instances = task.encode([one], TOKENIZER)
     first, second = np.split(instances.ids, instances.bounds[1:-1])

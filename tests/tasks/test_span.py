@@ -206,8 +206,6 @@ def test_a_broken_file_is_named(tmp_path: Path) -> None:
         Span().read(write(tmp_path / "a.json", {"data": [{"paragraphs": [{"qas": []}, {}]}]}))
     with pytest.raises(UserError, match="no column of the question"):
         Span().read(write(tmp_path / "a.csv", "text,label\na,b\n"))
-    with pytest.raises(UserError, match="no room"):
-        Span(max_length=60)
 
 
 def test_a_tiny_model_learns_its_questions() -> None:
@@ -251,3 +249,18 @@ def test_real_files_have_all_their_questions(
     assert len(Span().read(file).examples) == count
     data = Span().read(file, needs_labels=True, skip_bad=True)
     assert data.problems.num_skipped == num_left_out == count - len(data.examples)
+
+
+def test_questions_are_whole_up_to_half_the_room() -> None:
+    """Those that are longer are cut, and counted; a limit can be set."""
+    question, text = " ".join("abcdefghi"), "the cat sat on the mat"
+    one = SpanExample(place="here", id="0", question=question, context=text, answers=None)
+    for length, limit, num_kept in ((30, None, 9), (15, None, 6), (30, 4, 4)):
+        task = Span(max_length=length, stride=3, max_question=limit)
+        instances = task.encode([one], TOKENIZER)
+        assert int(instances.seconds[0]) == num_kept + 2
+        assert instances.counts.get("questions cut off", 0) == (num_kept < 9)
+    with pytest.raises(UserError, match=r"no room for a text beside a question$"):
+        Span(max_length=4)
+    with pytest.raises(UserError, match="beside a question of 9 pieces"):
+        Span(max_length=12, max_question=9)

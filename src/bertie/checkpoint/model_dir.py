@@ -184,6 +184,20 @@ def save_model(
             shutil.copymode(draft / CONFIG, path)
 
 
+def save_weights(
+    weights: Mapping[str, Tensor],
+    directory: Path,
+    *,
+    config: ModelConfig,
+    heads: Sequence[str],
+    card: TaskCard | None = None,
+    tokenizer_from: Path | None = None,
+) -> None:
+    """Writes a model directory of all weights of a model, by our names."""
+    model, _ = build_model(config, weights, heads=heads)
+    save_model(model, directory, card=card, tokenizer_from=tokenizer_from)
+
+
 def copy_model(source: Path, directory: Path) -> None:
     """A model directory in another place, whole or not at all; an older one there is replaced."""
     with draft_of(directory) as draft:

@@ -7,7 +7,7 @@ all, and is verified before it is used.
 import hashlib
 import math
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.json_files import read_json, write_json
-from bertie.checkpoint.model_dir import save_model
 from bertie.errors import UserError
-from bertie.model.bert import Bert
 
 MODEL, TENSORS, STATE = "model", "state.safetensors", "state.json"
 
@@ -66,15 +63,14 @@ class Saving:
 
     folder: Path
     settings: Mapping[str, Any]
-    tokenizer_from: Path
+    write: Callable[[Mapping[str, Tensor], Path], None]  # a model's weights, to a folder
     keep: int = 2  # the newest; the one with the best score stays too
-    card: TaskCard | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)  # what else a resumed run goes on with
 
 
 def save_checkpoint(
     saving: Saving,
-    model: Bert,
+    weights: Mapping[str, Tensor],
     tensors: Mapping[str, Tensor],
     counters: Counters,
     *,
@@ -85,7 +81,7 @@ def save_checkpoint(
     folder = saving.folder / "checkpoints" / f"step-{counters.step:08}"
     try:
         with draft_of(folder) as draft:
-            save_model(model, draft / MODEL, card=saving.card, tokenizer_from=saving.tokenizer_from)
+            saving.write(weights, draft / MODEL)
             save_file({name: t.contiguous() for name, t in tensors.items()}, draft / TENSORS)
             files = [draft / TENSORS, *sorted((draft / MODEL).iterdir())]
             hashes = {path.relative_to(draft).as_posix(): hash_file(path) for path in files}

@@ -13,6 +13,8 @@ from typing import Annotated
 import typer
 
 from bertie.cli.asking import embed, predict, similar
+from bertie.cli.exporting import export, inspect
+from bertie.cli.features import features, table7
 from bertie.cli.show import (
     progress_bar,
     read_lines,
@@ -215,14 +217,14 @@ def tokenize(
 @app.command()
 def info(
     target: Annotated[
-        str, typer.Argument(help="A size, layers/hidden/heads, a model directory or a token store.")
+        str, typer.Argument(help="A size, layers/hidden/heads, a model directory or a store.")
     ],
     batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 32,
     length: Annotated[
         int | None, typer.Option(min=1, help="Tokens in a sequence; 128, or all that fit.")
     ] = None,
 ) -> None:
-    """Say what a model is and costs (parameters, FLOPs, memory), or what a token store holds.
+    """Say what a model is and costs (parameters, FLOPs, memory), or what a store holds.
 
     `bertie info base` (or tiny, mini, small, medium, large)
 
@@ -407,6 +409,10 @@ app.command()(evaluate)
 app.command()(predict)
 app.command()(embed)
 app.command()(similar)
+app.command()(features)
+app.command()(table7)
+app.command()(export)
+app.command()(inspect)
 
 
 @app.command()

@@ -54,6 +54,9 @@ def finetune(
     `bertie finetune --model my_run/model --task span --train squad.json --out qa --seeds 3`
 
     `bertie finetune --model base --train RTE/train.tsv --out rte --set tune.grid=paper`
+
+    `bertie finetune features --train train_store --dev dev_store --out head` trains a head on what
+    a frozen model makes of the data; see `bertie features`
     """
     from bertie.config import read_recipe
     from bertie.finetune import finetune as run
@@ -124,6 +127,8 @@ def evaluate(
     `bertie evaluate sentiment/model --data test.csv`
 
     `bertie evaluate rte/model --data RTE/test.tsv --out submission`
+
+    `bertie evaluate head/model --data test_store` of a head on features, with a feature store
     """
     from bertie.evaluate import evaluate_file
 

@@ -97,6 +97,7 @@ def embed_all(
         in_batches(
             [len(part.input.ids) for part in parts],
             lambda batch: pool([parts[number] for number in batch], model, embedding),
+            model.embeddings.token.weight.device,
         )
     )
     return [merge(text, [next(pooled) for _ in text], embedding) for text in cut]

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast, overload
+from typing import TypeVar, cast, get_args, overload
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ from bertie.infer.answers import (
     classify_all,
     tag_all,
 )
+from bertie.infer.attention import Attention, LayerGuess, attend_to, guess_layers
 from bertie.infer.embed import (
     Embedding,
     Pooling,
@@ -50,6 +51,7 @@ from bertie.infer.score import Scorable, Scored, read_scorable, score_all, score
 from bertie.infer.task_of import find_task, reads_pairs
 from bertie.infer.verb import Verb, check_pair, check_text, is_pair, pair_up, text_size
 from bertie.model.bert import Bert
+from bertie.model.cpu_linear import Precision, hasten
 from bertie.tasks import KnownTask
 from bertie.tasks.choice import Choice, ChoiceExample
 from bertie.tasks.classify import Classify, TextExample
@@ -59,7 +61,12 @@ from bertie.tasks.span import Span
 from bertie.tasks.tag import Tag
 from bertie.text.tokenizer import Tokenizer
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = {  # of the weights that are not laid out anew
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "int8": torch.float32,
+}
 T = TypeVar("T", Classify, Tag, Span, Choice)
 E = TypeVar("E")  # what is asked
 A = TypeVar("A")  # its answer
@@ -97,20 +104,24 @@ class Engine:
         directory: Path | str,
         *,
         device: str | None = None,
-        dtype: str = "fp32",
+        precision: str = "fp32",
         show: bool = True,
     ) -> "Engine":
         """Opens a model directory; on a GPU where there is one, if no device is named."""
         directory = Path(directory)
-        if dtype not in DTYPES:
-            raise UserError(f"no dtype {dtype!r}; there are: {', '.join(DTYPES)}")
+        if precision not in PRECISIONS:
+            raise UserError(f"no precision {precision!r}; there are: {', '.join(PRECISIONS)}")
         place = find_device(device)
-        opened = open_model(directory, dtype=DTYPES[dtype])
+        if precision == "int8" and place.type != "cpu":
+            raise UserError('int8 is for CPUs: take device="cpu", or bf16 on a GPU')
+        opened = open_model(directory, dtype=PRECISIONS[precision])
         if opened.fresh:
             raise UserError(f"{directory} has no weights of the part {opened.fresh[0]}")
         for note in opened.notes:
             warnings.warn(note, stacklevel=3)
         tokenizer = Tokenizer.load(directory)
+        if place.type == "cpu" and precision in get_args(Precision):
+            hasten(opened.model, cast(Precision, precision))
         return cls(opened.model.to(place), tokenizer, source=directory, card=opened.card, show=show)
 
     @property
@@ -369,6 +380,17 @@ class Engine:
             read=check_pair, size=lambda pair: text_size(*pair), answer=compare, what="pair"
         )
         return verb.each(pairs)
+
+    # A look inside.
+
+    def attention(self, text: str) -> Attention:
+        """What each token takes of each other, in every layer and head: (layers, heads, L, L)."""
+        return attend_to(text, self.model, self.tokenizer, self.max_length)
+
+    def guess_layers(self, text: str, *, top: int = 3) -> list[LayerGuess]:
+        """Each token masked in turn, guessed from what each layer made of it."""
+        check_ability("fill", self.model.heads, self.source)
+        return guess_layers(text, self.model, self.tokenizer, self.max_length, top=top)
 
     # Examples of the model's own task, as its files hold them.
 

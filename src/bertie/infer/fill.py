@@ -117,6 +117,7 @@ def fill_all(
         in_batches(
             [len(window.ids) for window in windows],
             lambda batch: rank([windows[number] for number in batch], model, top),
+            model.embeddings.token.weight.device,
         )
     )
     return [
@@ -133,11 +134,11 @@ def rank(windows: Sequence[Window], model: Bert, top: int) -> Iterator[list[list
     begins = packed.bounds[:-1].tolist()
     pairs = zip(windows, begins, strict=True)
     rows = np.concatenate([window.rows + begin for window, begin in pairs])  # (M,)
-    hidden = model.encode(*packed)  # (T, D)
+    hidden = model.encode(*packed, kept=torch.from_numpy(rows).to(device))  # (M, D)
     head = model.get_submodule("masked_lm")
     guesses: list[list[Guess]] = []
-    for part in torch.from_numpy(rows).to(device).split(HEAD_ROWS):
-        logits = head(hidden[part], model.embeddings.token.weight)  # (M, V)
+    for part in hidden.split(HEAD_ROWS):
+        logits = head(part, model.embeddings.token.weight)  # (M, V)
         probabilities, ids = logits.float().softmax(-1).topk(top)  # (M, K)
         for numbers in zip(ids.tolist(), probabilities.tolist(), strict=True):
             guesses.append([Guess(*guess) for guess in zip(*numbers, strict=True)])

@@ -84,7 +84,7 @@ def score_all(
             windows.append((framed, place - start + 1))
         return guess(windows, model, mask_id)
 
-    scores = iter(in_batches(lengths, compute))
+    scores = iter(in_batches(lengths, compute, model.embeddings.token.weight.device))
     return [make_scored(text, [next(scores) for _ in text.places], tokenizer) for text in texts]
 
 
@@ -95,11 +95,12 @@ def guess(windows: Sequence[tuple[Input, int]], model: Bert, mask_id: int) -> li
     packed = pack_inputs([framed for framed, _ in windows], device)
     rows = packed.bounds[:-1] + torch.tensor([row for _, row in windows], device=device)  # (N,)
     wanted = packed.ids[rows]  # (N,)
-    hidden = model.encode(packed.ids.index_fill(0, rows, mask_id), *packed[1:])  # (T, D)
+    masked = packed._replace(ids=packed.ids.index_fill(0, rows, mask_id))
+    hidden = model.encode(*masked, kept=rows)  # (N, D)
     head = model.get_submodule("masked_lm")
     found: list[float] = []
-    for part, ids in zip(rows.split(HEAD_ROWS), wanted.split(HEAD_ROWS), strict=True):
-        logits = head(hidden[part], model.embeddings.token.weight).float()  # (N, V)
+    for part, ids in zip(hidden.split(HEAD_ROWS), wanted.split(HEAD_ROWS), strict=True):
+        logits = head(part, model.embeddings.token.weight).float()  # (N, V)
         found += logits.log_softmax(-1).gather(1, ids[:, None])[:, 0].tolist()
     return found
 

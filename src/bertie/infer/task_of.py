@@ -58,7 +58,6 @@ def guess_span(card: TaskCard, max_length: int) -> Span:
     return Span(
         max_length=length,
         stride=min(128, max(1, length // 3)),
-        max_question=min(64, max(1, (length - 3) // 2)),
         threshold=card.thresholds.get("no_answer", 0.0),
         may_be_unanswerable="no_answer" in card.thresholds,
     )

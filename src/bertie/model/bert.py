@@ -82,24 +82,37 @@ class Bert(nn.Module):
         longest: int,
         *,
         num_layers: int | None = None,
-    ) -> Tensor:  # (T,), (T,), (T,), (N + 1,) -> (T, D)
-        """The last layer's rows, one per token; or those of the first `num_layers`' last."""
+        kept: Tensor | None = None,
+    ) -> Tensor:  # (T,), (T,), (T,), (N + 1,) -> (T, D), or (R, D)
+        """The last layer's rows, one per token; or those of the first `num_layers`' last.
+
+        With `kept` (R,), only these rows: three quarters of the last layer are spared then.
+        """
         self._check_length(longest)
         hidden: Tensor = self.embeddings(ids, segments, positions)
-        for layer in list(self.layers)[:num_layers]:
+        layers = list(self.layers)[:num_layers]
+        for number, layer in enumerate(layers, 1):
+            rows = kept if number == len(layers) else None
             if self.recomputes and self.training:
-                hidden = checkpoint(layer, hidden, bounds, longest, use_reentrant=False)
+                hidden = checkpoint(layer, hidden, bounds, longest, rows, use_reentrant=False)
             else:
-                hidden = layer(hidden, bounds, longest)
-        return hidden
+                hidden = layer(hidden, bounds, longest, rows)
+        return hidden if layers or kept is None else hidden[kept]
 
     def states(
-        self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
+        self,
+        ids: Tensor,
+        segments: Tensor,
+        positions: Tensor,
+        bounds: Tensor,
+        longest: int,
+        *,
+        num_layers: int | None = None,
     ) -> list[Tensor]:  # (T,), (T,), (T,), (N + 1,) -> num_layers + 1 times (T, D)
         """The embeddings and every layer's rows; the last is what `encode` gives."""
         self._check_length(longest)
         states: list[Tensor] = [self.embeddings(ids, segments, positions)]
-        for layer in self.layers:
+        for layer in list(self.layers)[:num_layers]:
             states.append(layer(states[-1], bounds, longest))
         return states
 

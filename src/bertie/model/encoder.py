@@ -1,7 +1,7 @@
 """The encoder of BERT: embeddings, layers, pooler. Rows are tokens of all sequences, no padding."""
 
 # T tokens of all sequences in a row   N sequences   D hidden size   H heads   K head size (D = H*K)
-# U feed-forward size
+# U feed-forward size   R rows that are kept (R = T where all are)
 
 import torch
 import torch.nn.functional as F
@@ -64,10 +64,12 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.out = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, x: Tensor, bounds: Tensor, longest: int) -> Tensor:  # (T, D) -> (T, D)
+    def forward(
+        self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None = None
+    ) -> Tensor:  # (T, D) -> (R, D)
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (T, 3, H, K)
         mixed = attend(qkv, bounds, longest, self.dropout if self.training else 0.0)  # (T, H, K)
-        out: Tensor = self.out(mixed.flatten(1))  # (T, D)
+        out: Tensor = self.out((mixed if kept is None else mixed[kept]).flatten(1))  # (R, D)
         return out
 
 
@@ -96,11 +98,16 @@ class Layer(nn.Module):
         self.ffn_norm = layer_norm(config)
         self.dropout = config.dropout
 
-    def forward(self, x: Tensor, bounds: Tensor, longest: int) -> Tensor:  # (T, D) -> (T, D)
+    def forward(
+        self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None = None
+    ) -> Tensor:  # (T, D) -> (R, D)
+        """All rows, or those that are `kept` (R,) of the last layer, where only these are read."""
         if can_encode(x, self.attention.num_heads):
-            return self.forward_in_kernels(x, bounds, longest)
+            rows = self.forward_in_kernels(x, bounds, longest)
+            return rows if kept is None else rows[kept]
         dropout = self.dropout if self.training else 0.0
-        x = self.attention_norm(add_dropped(x, self.attention(x, bounds, longest), dropout))
+        attended = self.attention(x, bounds, longest, kept)  # (R, D)
+        x = self.attention_norm(add_dropped(x if kept is None else x[kept], attended, dropout))
         y: Tensor = self.ffn_norm(add_dropped(x, self.ffn(x), dropout))
         return y
 

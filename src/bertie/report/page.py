@@ -100,8 +100,8 @@ def figures(parts: Iterable[Markup]) -> Markup:
     return Markup(f'<div class="figures">{"".join(parts)}</div>')
 
 
-def page(title: str, blocks: Iterable[Markup]) -> str:
-    """The whole file."""
+def page(title: str, blocks: Iterable[Markup], *, style: str = "") -> str:
+    """The whole file; `style` is what the page needs beyond the usual."""
     body = "\n".join([Markup(f"<h1>{escape(title)}</h1>"), *blocks])
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -109,7 +109,7 @@ def page(title: str, blocks: Iterable[Markup]) -> str:
         # Nothing from outside, whatever a text on the page should turn out to be.
         '<meta http-equiv="Content-Security-Policy" '
         "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n"
         f"<body>\n{body}\n</body>\n</html>\n"
     )
 

@@ -4,11 +4,13 @@
   table with a context, options in a list or in columns of their own, and a label.
 - encode: each option is an input [CLS] context [SEP] option [SEP]; what the option continues
   (`sent2`, a question) stands before it. The options of an example are one instance, of any number.
-  Too long a context loses its beginning, which is farthest from the option; only an option that
-  leaves the context less than half the room is cut, at its end. Both are counted.
+  Longer ones become windows, as pairs of texts do: each window is an instance with all options, and
+  the windows of an example share its weight. With `truncate`, a context loses its beginning, which
+  is farthest from the option; only an option that leaves the context less than half the room is
+  cut, at its end. Both are counted.
 - head: `choice`.
 - objective: cross-entropy over the options of an example.
-- decode: the option with the highest logit.
+- decode: the option with the highest logit, the mean over the windows.
 - score: accuracy.
 """
 
@@ -71,10 +73,12 @@ class Choice:
     columns: dict[str, str] = field(default_factory=dict)
     metric: str = "accuracy"
     max_length: int = 128  # pieces of an input
+    stride: int | None = None  # pieces from window to window; none: half a window
+    truncate: bool = False  # cut long texts off instead of windows
 
     def __post_init__(self) -> None:
         check_roles(self.columns, ROLES)
-        check_positive({"max_length": self.max_length - 7})
+        check_positive({"max_length": self.max_length - 7, "stride": self.stride})
 
     @property
     def num_labels(self) -> int:
@@ -120,18 +124,33 @@ class Choice:
     # Encode.
 
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer) -> Instances:
-        """An instance per example, its options together."""
+        """An instance per window, its options together."""
         framer, counts = Framer.of(tokenizer), Counter[str]()
         encoded = []
         for example in examples:
             context = tokenizer.ids(example.context)
             options = [tokenizer.ids(option) for option in example.options]
-            inputs = [self.frame(framer, context, option, counts) for option in options]
+            windows = (
+                [[self.cut_off(framer, context, option, counts) for option in options]]
+                if self.truncate
+                else self.make_windows(framer, context, options)
+            )
+            counts["texts in windows"] += len(windows) > 1
+            counts["windows made of them"] += len(windows) if len(windows) > 1 else 0
             label = 0 if example.label is None else example.label
-            encoded.append([Instance(inputs, label, weight=float(example.label is not None))])
+            weight = 0.0 if example.label is None else 1 / len(windows)
+            encoded.append([Instance(inputs, label, weight) for inputs in windows])
         return gather(encoded, counts=counts)
 
-    def frame(
+    def make_windows(
+        self, framer: Framer, context: np.ndarray, options: Sequence[np.ndarray]
+    ) -> list[list[Input]]:
+        """Of each window, the inputs of all options; those that need fewer windows come again."""
+        parts = [framer.windows(context, one, self.max_length, self.stride) for one in options]
+        count = max(map(len, parts))
+        return [[part[n * len(part) // count] for part in parts] for n in range(count)]
+
+    def cut_off(
         self, framer: Framer, context: np.ndarray, option: np.ndarray, counts: Counter[str]
     ) -> Input:
         room = self.max_length - num_specials(is_pair=True)
@@ -158,7 +177,8 @@ class Choice:
     ) -> list[ChoicePrediction]:
         predictions = []
         for number in range(len(examples)):
-            logits = np.array([outputs[n][0] for n in instances.inputs_of(number)], np.float64)
+            found = np.array([outputs[n][0] for n in instances.inputs_of(number)], np.float64)
+            logits = found.reshape(-1, len(examples[number].options)).mean(0)
             shares = np.exp(logits - logits.max())
             scores = shares / shares.sum()
             predictions.append(ChoicePrediction(label=int(logits.argmax()), scores=scores))

@@ -7,7 +7,7 @@ An example gives one or more instances, an instance one or more inputs (sequence
 | classify | an example | its windows; they share its weight |
 | tag | a window | itself |
 | span | a window, as in the paper's code | itself |
-| choice | an example | its options |
+| choice | a window | its options; the windows of an example share its weight |
 """
 
 # T tokens of all inputs in a row   N inputs   G instances   E examples   C labels

@@ -2,8 +2,9 @@
 
 - read: see questions.py.
 - encode: [CLS] question [SEP] window of the text [SEP], windows `stride` apart, as in the paper's
-  code; the question is cut to `max_question`. Each window is an instance of its own: its target is
-  where the answer starts and ends in it, or [CLS] if the whole answer is not in it.
+  code; a question that takes more than half the room is cut, and counted. Each window is an
+  instance of its own: its target is where the answer starts and ends in it, or [CLS] if the whole
+  answer is not in it.
 - head: `span`.
 - objective: the mean of the cross-entropies of start and end, each over the rows of its window.
 - decode: the best pair of start and end, at most `max_answer` pieces, over all windows; the answer
@@ -73,7 +74,9 @@ class Span:
     metric: str = "f1"
     max_length: int = 384  # pieces of an input
     stride: int = 128  # pieces from window to window
-    max_question: int = 64  # pieces
+    max_question: int | None = (
+        None  # pieces, cut beyond; none: half the room (the paper's code: 64)
+    )
     max_answer: int | None = None  # pieces; none: see MAX_ANSWER
     num_candidates: int = 20
 
@@ -81,11 +84,17 @@ class Span:
         check_roles(self.columns, ROLES)
         sizes = ("max_length", "stride", "max_question", "max_answer", "num_candidates")
         check_positive({name: getattr(self, name) for name in sizes})
-        if self.max_length <= self.max_question + num_specials(is_pair=True):
+        if self.room < 2 or self.room <= (self.max_question or 0):
             raise UserError(
-                f"max_length {self.max_length} has no room for a text beside a question of "
-                f"{self.max_question} pieces; raise it or lower max_question"
+                f"max_length {self.max_length} has no room for a text beside a question"
+                + (f" of {self.max_question} pieces; raise it or lower max_question")
+                * (self.max_question is not None)
             )
+
+    @property
+    def room(self) -> int:
+        """Pieces of a question and a window of its text."""
+        return self.max_length - num_specials(is_pair=True)
 
     @property
     def num_labels(self) -> int:
@@ -143,9 +152,10 @@ class Span:
             if example.context != last:
                 last, pieces = example.context, tokenizer.split(example.context)
             question = tokenizer.ids(example.question)
-            counts["questions cut off"] += len(question) > self.max_question
-            question = question[: self.max_question]
-            size = self.max_length - num_specials(is_pair=True) - len(question)
+            most = self.max_question or self.room // 2
+            counts["questions cut off"] += len(question) > most
+            question = question[:most]
+            size = self.room - len(question)
             starts = window_starts(len(pieces.ids), size, min(self.stride, size))
             counts["texts in windows"] += len(starts) > 1
             target = find_target(example, pieces)

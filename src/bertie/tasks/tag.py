@@ -223,13 +223,17 @@ class Tag:
 
     def label_ids(self, example: TagExample) -> Ints | None:
         """(W,) the model's labels of the words."""
-        if example.tags is None:
+        tags = self.model_tags(example)
+        if tags is None:
             return None
-        tags: Sequence[str] = example.tags
-        if self.kind == "spans":
-            tags = convert(tags, "IOB2", self.model_scheme)
         number = {label: n for n, label in enumerate(self.labels)}
         return np.array([number[tag] for tag in tags], np.int64)
+
+    def model_tags(self, example: TagExample) -> Sequence[str] | None:
+        """(W,) the tags of the words in the model's scheme."""
+        if example.tags is None or self.kind != "spans":
+            return example.tags
+        return convert(example.tags, "IOB2", self.model_scheme)
 
     def window(
         self,

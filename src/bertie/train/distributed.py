@@ -105,7 +105,7 @@ def join(rank: int, size: int, device: torch.device) -> None:
     )
 
 
-def spread(model: Bert, world: World, sharding: Sharding) -> nn.Module:
+def spread(model: nn.Module, world: World, sharding: Sharding) -> nn.Module:
     """What to call in the model's place, so that gradients are averaged over the ranks.
 
     none  every rank holds all weights
@@ -116,6 +116,8 @@ def spread(model: Bert, world: World, sharding: Sharding) -> nn.Module:
     if sharding == "none":
         ids = [world.device.index] if world.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+    if not isinstance(model, Bert):
+        raise UserError("train.sharding = full is for encoders; a head is small: take none")
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 

@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal, Protocol
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bertie.checkpoint.model_dir import build_model
+from bertie import kernels
 from bertie.checkpoint.state import Checkpoint, Counters, Saving, save_checkpoint
 from bertie.errors import UserError
 from bertie.model.bert import Bert
@@ -38,6 +38,8 @@ MAX_SKIPPED_IN_A_ROW = 5
 FIRST_SCALE = 2.0**14  # of losses in fp16; gradients below 6e-8 would vanish
 SCALE_GROWS_AFTER = 1000  # steps without an overflow
 
+M = TypeVar("M", bound=nn.Module)
+M_in = TypeVar("M_in", bound=nn.Module, contravariant=True)
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -49,6 +51,7 @@ class TrainConfig:
     budget: str = "1000 steps"  # or "3 epochs", "500M tokens", "30 minutes"
     precision: Precision = "fp32"
     compile: bool = False  # by torch.compile; batches then have a fixed shape
+    kernels: bool = True  # our own, on a GPU in half precision; false: torch's
     recompute: bool = False  # activations, in the backward pass: a third more work, less memory
     sharding: Sharding = "none"  # full: weights too large for one GPU lie over all of them
     device: Device = "auto"  # cuda if there is one
@@ -95,10 +98,10 @@ class GlobalStep(Protocol):
 Objective = Callable[[nn.Module, Any], Mapping[str, Term]]  # of a batch
 
 
-class Evaluation(Protocol):
+class Evaluation(Protocol[M_in]):
     """How good the model is on held-out data; all ranks ask together."""
 
-    def __call__(self, model: Bert) -> tuple[dict[str, float], float | None]:
+    def __call__(self, model: M_in) -> tuple[dict[str, float], float | None]:
         """Figures to log, and the one to choose by, higher is better; none: there is no data."""
 
 
@@ -131,12 +134,12 @@ def catch_signals(caught: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class Trainer:
+class Trainer(Generic[M]):
     """A model in training: the weights, the optimizer and how far it has come."""
 
     def __init__(
         self,
-        model: Bert,
+        model: M,
         objective: Objective,
         *,
         config: TrainConfig,
@@ -145,13 +148,15 @@ class Trainer:
         saving: Saving,
         world: World,
         log: Log,
-        evaluate: Evaluation,
+        evaluate: Evaluation[M],
         resume: Checkpoint | None = None,
     ) -> None:
         self.model, self.objective, self.evaluate = model, objective, evaluate
         self.config, self.optim, self.budget = config, optim, budget
         self.saving, self.world, self.log = saving, world, log
-        model.recomputes = config.recompute
+        kernels.Switch.is_on = config.kernels
+        if isinstance(model, Bert):
+            model.recomputes = config.recompute
         if config.compile:
             model.compile(dynamic=False)
         self.spread = spread(model, world, config.sharding)
@@ -346,10 +351,9 @@ class Trainer:
         moments = self.optimizer.tensors(self.model)
         tensors = {name: whole(moment) for name, moment in moments.items()}
         if self.world.is_first:
-            model, _ = build_model(self.model.config, weights, heads=self.model.heads)
             save_checkpoint(
                 self.saving,
-                model,
+                weights,
                 tensors,
                 self.counters,
                 score=self.score,

@@ -1,0 +1,78 @@
+"""The verbs that take a model elsewhere, or look into it: export, inspect."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bertie.cli.asking import told_in_lines
+
+
+@told_in_lines()
+def export(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    to: Annotated[str, typer.Option(help="onnx, torch or hf.")],
+    out: Annotated[Path, typer.Option(help="The folder to write, a new one.")],
+    dtype: Annotated[str, typer.Option(help="fp32, bf16 (torch, hf) or int8 (onnx).")] = "fp32",
+    dev: Annotated[
+        Path | None, typer.Option(help="A file with labels: how much the score changes.")
+    ] = None,
+) -> None:
+    """Write a model as other programs take it, checked against the engine on random texts.
+
+    onnx: `model.onnx` with input_ids, attention_mask, token_type_ids of any number and length, and
+    the head's logits; without a head, the vectors of texts (`embedding`) and tokens (`hidden`).
+    torch: the same as `model.pt2`, for torch.export.load. hf: what transformers opens.
+    In int8, every token has a scale of its own, so that texts do not change their neighbours.
+
+    `bertie export sentiment/model --to onnx --out sentiment-onnx`
+
+    `bertie export sentiment/model --to onnx --dtype int8 --dev dev.tsv --out sentiment-int8`
+
+    `bertie export my_run/model --to hf --dtype bf16 --out for-transformers`
+    """
+    from bertie.export.check import TOLERANCES
+    from bertie.export.writing import export_model
+
+    made = export_model(model, out, form=to, precision=dtype, dev=dev)
+    found = made.difference
+    print(f"{out}: {made.num_bytes / 1e6:.1f} MB")
+    print(
+        f"largest difference from the engine in {dtype} on {found.num_sequences} random texts: "
+        f"{found.largest:.1e} of {found.scale:.2g}, a share of {found.share:.1e}; "
+        f"{TOLERANCES[dtype]:.0e} is allowed"
+    )
+    if made.scores is not None:
+        change = made.scores.export - made.scores.engine
+        print(
+            f"{made.scores.metric} on {dev}: {made.scores.engine:.4f} in fp32, "
+            f"{made.scores.export:.4f} exported ({100 * change:+.2f} points)"
+        )
+
+
+@told_in_lines()
+def inspect(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    text: Annotated[str, typer.Argument(help="A sentence; it may have [MASK].")],
+    out: Annotated[Path, typer.Option(help="The page to write, .html.")],
+) -> None:
+    """Write a page that shows what a model's heads look at, and its guesses after each layer.
+
+    One file that needs nothing else. The guesses are of each piece masked in turn, or of the masks
+    in the text; a model without a masked LM head shows its heads alone.
+
+    `bertie inspect my_run/model "The cat sat on the mat." --out cat.html`
+
+    `bertie inspect my_run/model "Paris is the [MASK] of France." --out paris.html`
+    """
+    from bertie import load
+    from bertie.report.inspection import Guessed, make_page
+    from bertie.report.page import write_whole
+
+    engine = load(model)
+    seen = engine.attention(text)
+    has_guesses = "masked_lm" in engine.model.heads
+    found = engine.guess_layers(text, top=1) if has_guesses else []
+    guesses = [Guessed(one.piece, [best[0] for best in one.layers]) for one in found]
+    write_whole(out, make_page(text, str(model), seen.pieces, seen.weights, guesses))
+    print(f"{out}: {seen.weights.shape[0]} layers of {seen.weights.shape[1]} heads")

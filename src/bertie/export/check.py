@@ -1,0 +1,141 @@
+"""Whether what was exported answers as the engine does, whatever the lengths."""
+
+# N sequences   W the longest of them   L tokens of one   C numbers of a row
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from bertie.errors import UserError
+from bertie.export.padded import list_outputs
+from bertie.infer.batches import pack_inputs
+from bertie.infer.engine import Engine
+from bertie.model.heads import get_head
+from bertie.tasks.instances import Framer, Input
+from bertie.tasks.task import AnyTask
+
+# ids, mask, segments (N, W) -> the outputs, padded: (N, ...) or (N, W, ...) each
+Run = Callable[[np.ndarray, np.ndarray, np.ndarray], Sequence[np.ndarray]]
+
+# The largest difference that may be, as a share of the largest output. In bf16 and int8, two ways
+# to add up the same numbers differ in the last bit, and the next rounding makes a step of it.
+TOLERANCES = {"fp32": 1e-4, "bf16": 0.1, "int8": 0.1}
+NUM_BATCHES, BATCH = 6, 5
+DEV_BATCH = 32
+POOL: dict[str, Callable[[np.ndarray], np.ndarray]] = {  # (L, D) -> (D,)
+    "mean": lambda rows: np.asarray(rows.mean(0)),
+    "max": lambda rows: np.asarray(rows.max(0)),
+    "cls": lambda rows: np.asarray(rows[0]),
+}
+
+
+class Difference(NamedTuple):
+    """How far an export is from the engine."""
+
+    largest: float
+    scale: float  # the largest output of the engine
+    num_sequences: int
+
+    @property
+    def share(self) -> float:
+        return self.largest / max(self.scale, 1e-9)
+
+
+def draw_inputs(engine: Engine, seed: int = 0) -> list[list[Input]]:
+    """Batches of random pieces and lengths, single texts and pairs, one as long as the model."""
+    rng, framer = np.random.default_rng(seed), Framer.of(engine.tokenizer)
+    size = engine.model.config.vocab_size
+    batches = []
+    for number in range(NUM_BATCHES):
+        longest = engine.max_length if number == 0 else min(engine.max_length, 8 << number)
+        batch = []
+        for room in (longest - 3, *rng.integers(0, longest - 2, BATCH - 1)):
+            ids = rng.integers(0, size, room)
+            first, second = np.split(ids, [int(rng.integers(0, room + 1))])
+            batch.append(framer.frame(first, second) if rng.random() < 0.5 else framer.frame(ids))
+        batches.append(batch)
+    return batches
+
+
+def fill_up(inputs: Sequence[Input]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """ids, mask, segments: (N, W) each."""
+    shape = len(inputs), max(len(one.ids) for one in inputs)
+    ids, mask, segments = (np.zeros(shape, np.int64) for _ in range(3))
+    for row, one in enumerate(inputs):
+        length = len(one.ids)
+        ids[row, :length], mask[row, :length] = one.ids, 1
+        segments[row, one.second : length] = 1
+    return ids, mask, segments
+
+
+@torch.inference_mode()
+def run_engine(engine: Engine, inputs: Sequence[Input]) -> list[list[np.ndarray]]:
+    """Each output of each sequence, as `list_outputs` names them: (...) or (L, ...)"""
+    model = engine.model
+    packed = pack_inputs(inputs, engine.device)
+    if not model.heads:
+        num_layers = engine.embedding.num_layers(model.config.num_layers)
+        hidden = model.encode(*packed, num_layers=num_layers).float()
+        rows = np.split(hidden.numpy(), packed.bounds[1:-1].numpy())
+        return [[POOL[engine.embedding.pooling](one) for one in rows], rows]
+    outputs: list[list[np.ndarray]] = []
+    for name, logits in zip(model.heads, model(*packed), strict=True):
+        made = logits.float().numpy()
+        is_pooled = get_head(name).reads == "pooled"
+        rows = list(made) if is_pooled else np.split(made, packed.bounds[1:-1].numpy())
+        outputs += [[one[:, n] for one in rows] for n in range(2)] if name == "span" else [rows]
+    return outputs
+
+
+def cut(padded: np.ndarray, inputs: Sequence[Input], *, is_of_tokens: bool) -> list[np.ndarray]:
+    """What belongs to each sequence, without its filler."""
+    pairs = zip(padded, inputs, strict=True)
+    return [one[: len(given.ids)] if is_of_tokens else one for one, given in pairs]
+
+
+def compare(run: Run, engine: Engine) -> Difference:
+    largest = scale = 0.0
+    batches = draw_inputs(engine)
+    for inputs in batches:
+        wanted = run_engine(engine, inputs)
+        outputs = list_outputs(engine.model.heads)
+        for found, want, output in zip(run(*fill_up(inputs)), wanted, outputs, strict=True):
+            parts = cut(np.asarray(found, np.float32), inputs, is_of_tokens=output.is_of_tokens)
+            for one, two in zip(parts, want, strict=True):
+                if one.shape != two.shape or not np.isfinite(one).all():
+                    raise UserError(f"{output.name} came out as {one.shape}, wanted {two.shape}")
+                largest = max(largest, float(np.abs(one - two).max()))
+                scale = max(scale, float(np.abs(two).max()))
+    return Difference(largest, scale, sum(map(len, batches)))
+
+
+def check(run: Run, engine: Engine, precision: str) -> Difference:
+    """The difference, if it is within the tolerance."""
+    found = compare(run, engine)
+    if found.share > TOLERANCES[precision]:
+        raise UserError(
+            f"the export differs from the engine by {found.largest:.2g} where outputs are up to "
+            f"{found.scale:.2g}, more than {TOLERANCES[precision]:.0e} of it; nothing was written"
+        )
+    return found
+
+
+def score_export(
+    run: Run, engine: Engine, task: AnyTask, examples: Sequence[Any]
+) -> dict[str, float]:
+    """The scores of an export on labelled examples."""
+    instances = task.encode(examples, engine.tokenizer)
+    inputs = [instances.input(number) for number in range(len(instances.bounds) - 1)]
+    outputs = list_outputs(engine.model.heads)
+    made: list[np.ndarray] = []
+    for start in range(0, len(inputs), DEV_BATCH):
+        batch = inputs[start : start + DEV_BATCH]
+        found = [
+            cut(np.asarray(one, np.float32), batch, is_of_tokens=output.is_of_tokens)
+            for one, output in zip(run(*fill_up(batch)), outputs, strict=True)
+        ]
+        is_span = len(found) > 1  # starts and ends, which the task reads side by side
+        made += [np.stack(pair, -1) for pair in zip(*found, strict=True)] if is_span else found[0]
+    return task.score(examples, task.decode(examples, instances, made))

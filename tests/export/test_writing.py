@@ -1,0 +1,149 @@
+"""Every export answers as the engine does, whatever head it has and however texts are filled up."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+
+import bertie
+from bertie.errors import UserError
+from bertie.export import check as check_module
+from bertie.export.check import compare, fill_up, run_engine
+from bertie.export.writing import FORMS, export_model, write_onnx
+from bertie.infer.embed import Embedding
+from bertie.infer.engine import Engine
+from bertie.tasks.classify import Classify
+from bertie.tasks.instances import Framer, Input
+from tests.checkpoint.theirs import open_theirs
+from tests.infer.models import SENTENCES, make_directory, make_tuned
+
+HEADS: list[tuple[str, ...]] = [
+    (),
+    ("masked_lm", "next_sentence"),
+    ("masked_lm",),
+    ("sequence",),
+    ("token",),
+    ("span",),
+    ("choice",),
+]
+KINDS = [(form, precision) for form, known in FORMS.items() for precision in known]
+
+
+@pytest.mark.parametrize("heads", HEADS, ids="+".join)
+def test_onnx_answers_as_the_engine_does(heads: tuple[str, ...], tmp_path: Path) -> None:
+    made = make_directory(tmp_path, heads, num_labels=3)
+    for precision in FORMS["onnx"]:
+        exported = export_model(made, tmp_path / precision, form="onnx", precision=precision)
+        assert exported.difference.share < (1e-5 if precision == "fp32" else 0.1)
+        assert (tmp_path / precision / "vocab.txt").is_file()
+
+
+@pytest.mark.parametrize(("form", "precision"), [kind for kind in KINDS if kind[0] != "onnx"])
+def test_the_other_forms_do_so_too(form: str, precision: str, tmp_path: Path) -> None:
+    for number, heads in enumerate(HEADS if form == "hf" else HEADS[:1] + HEADS[5:6]):
+        made = make_directory(tmp_path / str(number), heads)
+        out = tmp_path / f"out{number}"
+        exported = export_model(made, out, form=form, precision=precision)
+        assert exported.difference.share < (1e-5 if precision == "fp32" else 0.1)
+
+
+def test_transformers_opens_what_hf_writes(tmp_path: Path) -> None:
+    made = make_directory(tmp_path, ("sequence",), num_labels=3)
+    export_model(made, tmp_path / "out", form="hf")
+    engine = bertie.load(made)
+    inputs = frame(engine, SENTENCES)
+    ids, mask, segments = map(torch.from_numpy, fill_up(inputs))
+    with torch.inference_mode():
+        theirs = open_theirs("BertForSequenceClassification", tmp_path / "out")(
+            input_ids=ids, attention_mask=mask, token_type_ids=segments
+        ).logits
+    (ours,) = run_engine(engine, inputs)
+    np.testing.assert_allclose(theirs.numpy(), np.stack(ours), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
+@pytest.mark.parametrize("layer", [-1, 0, 1])
+def test_pooling_is_inside_the_graph(pooling: str, layer: int, tmp_path: Path) -> None:
+    engine = bertie.load(make_directory(tmp_path, ()))
+    engine.embedding = Embedding(pooling, layer)  # type: ignore[arg-type]
+    run = write_onnx(engine.source, tmp_path, engine, "fp32")
+    assert compare(run, engine).share < 1e-5
+    vectors, _ = run(*fill_up(frame(engine, SENTENCES)))
+    wanted = engine.embed(SENTENCES, pooling=pooling, layer=layer)  # type: ignore[arg-type]
+    np.testing.assert_allclose(vectors, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("precision", FORMS["onnx"])
+def test_filler_and_neighbours_change_nothing(precision: str, tmp_path: Path) -> None:
+    made = make_directory(tmp_path, ("sequence",), num_labels=3)
+    export_model(made, tmp_path / "out", form="onnx", precision=precision)
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
+
+    def run(inputs: list[Input]) -> np.ndarray:
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return session.run(None, dict(zip(names, fill_up(inputs), strict=True)))[0]
+
+    inputs = frame(bertie.load(made), [*SENTENCES, "a", ""])
+    alone = np.concatenate([run([one]) for one in inputs])
+    np.testing.assert_allclose(run(inputs), alone, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(run(inputs[::-1])[::-1], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_a_program_without_bertie_runs_what_torch_writes(tmp_path: Path) -> None:
+    made = make_directory(tmp_path, ("token",))
+    export_model(made, tmp_path / "out", form="torch")
+    code = (
+        "import sys, torch\n"
+        "ids = torch.ones(3, 5, dtype=torch.int64)\n"
+        f"module = torch.export.load({str(tmp_path / 'out' / 'model.pt2')!r}).module()\n"
+        "assert module(ids, ids.clone(), ids * 0)[0].shape == (3, 5, 2)\n"
+        "assert 'bertie' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env={})
+
+
+def test_an_export_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make_directory(tmp_path, ("sequence",))
+    monkeypatch.setitem(check_module.TOLERANCES, "int8", 1e-9)
+    with pytest.raises(UserError, match=r"differs from the engine by .*; nothing was written"):
+        export_model(made, tmp_path / "out", form="onnx", precision="int8")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_score_on_a_file_is_told(tmp_path: Path) -> None:
+    task = Classify(kind="classes", labels=("no", "yes"), max_length=40, metric="accuracy")
+    made = make_tuned(tmp_path, task)
+    dev = tmp_path / "dev.csv"
+    rows = [f'"{text}",{label}' for text in SENTENCES for label in ("yes", "no")]
+    dev.write_text("\n".join(["text,label", *rows]), encoding="utf-8")
+    found = export_model(made, tmp_path / "out", form="onnx", precision="int8", dev=dev)
+    assert found.scores is not None
+    assert (found.scores.metric, found.scores.engine) == ("accuracy", 0.5)
+    assert found.scores.export == 0.5
+
+
+WRONG = {
+    "form": ({"form": "tflite"}, "no form 'tflite'; there are: onnx, torch, hf"),
+    "precision": ({"form": "hf", "precision": "int8"}, r"no int8 in hf; there are: onnx \(fp32, "),
+    "there": ({"form": "hf", "out": "model"}, "model is there already; write to a new folder"),
+    "no task": ({"form": "hf", "dev": Path("x.csv")}, "was not fine-tuned, so it has no score"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_is_refused(name: str, tmp_path: Path) -> None:
+    options, message = WRONG[name]
+    made = make_directory(tmp_path)
+    out = tmp_path / str(options.pop("out", "out"))
+    with pytest.raises(UserError, match=message):
+        export_model(made, out, **options)
+    assert out == made or not out.exists()
+
+
+def frame(engine: Engine, texts: list[str]) -> list[Input]:
+    framer = Framer.of(engine.tokenizer)
+    return [framer.frame(engine.tokenizer.ids(text)[: engine.max_length - 2]) for text in texts]

@@ -1,0 +1,45 @@
+"""The table says mean and spread, as text, as data and as a page."""
+
+import json
+from pathlib import Path
+
+from bertie.report.table7 import NAMES, PAPER, CombinationScores, Table7, show_scores, write_table7
+
+
+def make_table(num_seeds: int) -> Table7:
+    rows = [
+        CombinationScores(
+            combination=name,
+            dev=tuple(0.9 + 0.01 * n for n in range(num_seeds)),
+            tests={"x/eng.testb": tuple(0.8 + 0.01 * n for n in range(num_seeds)), "bare": ()},
+            seconds=61.0,
+        )
+        for name in NAMES
+    ]
+    return Table7(
+        model="<b>", data="eng.train", metric="f1", rows=tuple(rows), command="bertie table7 ..."
+    )
+
+
+def test_mean_and_spread_of_seeds(tmp_path: Path) -> None:
+    page = write_table7(make_table(3), tmp_path)
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert lines[0] == "| features | dev | test eng.testb | test bare | time | the paper, dev |"
+    assert lines[2].startswith("| Embeddings | 91.00 ± 1.00 | 81.00 ± 1.00 | – |")
+    assert lines[2].endswith("| 91.0 |") and len(lines) == 2 + 6 + 2
+    assert "mean and spread of 3 seeds" in lines[-1]
+    values = json.loads((tmp_path / "table.json").read_text())
+    assert len(values["rows"]) == 6 and abs(values["means"]["last"] - 0.91) < 1e-9
+    text = page.read_text()
+    assert "&lt;b&gt;" in text and "<b>" not in text and "Weighted sum of all layers" in text
+
+
+def test_one_seed_has_no_spread(tmp_path: Path) -> None:
+    write_table7(make_table(1), tmp_path)
+    text = (tmp_path / "table.md").read_text()
+    assert "±" not in text and "one seed" in text
+    assert show_scores(()) == "–" and show_scores((0.5,)) == "50.00"
+
+
+def test_the_papers_rows() -> None:
+    assert PAPER.keys() == NAMES.keys() and max(PAPER, key=PAPER.__getitem__) == "concat-last-4"
