@@ -24,7 +24,7 @@ def make_flat(lengths):
 @given(LENGTHS)
 def test_what_is_filled_has_the_shape_and_begins_with_what_was_there(lengths):
     flat, longest = make_flat(lengths)
-    shape = choose_shape(sum(lengths), len(lengths), longest)
+    shape = choose_shape(sum(lengths), len(lengths), longest, 512)
     filled = fill(flat, shape)
     assert len(filled.ids) == shape.num_tokens >= sum(lengths)
     assert len(filled.bounds) == shape.num_sequences + 1
@@ -40,18 +40,26 @@ def test_what_is_filled_has_the_shape_and_begins_with_what_was_there(lengths):
 
 def test_shapes_are_few():
     """Of all numbers of tokens up to 16,384 and one number of sequences."""
-    shapes = {choose_shape(num_tokens, 32, 100) for num_tokens in range(100, 16_384)}
+    shapes = {choose_shape(num_tokens, 32, 100, 512) for num_tokens in range(100, 16_384)}
     assert len(shapes) < 80
 
 
 def test_the_rows_that_were_there_are_the_same():
     model = Bert(CONFIG, generator=torch.Generator().manual_seed(0)).eval()
     flat, longest = make_flat([5, 17, 30, 1])
-    shape = choose_shape(53, 4, longest)
+    shape = choose_shape(53, 4, longest, 512)
     with torch.no_grad():
         wanted = model.encode(*flat, longest)
         found = model.encode(*fill(flat, shape), shape.longest)
     torch.testing.assert_close(found[:53], wanted)
+
+
+def test_no_sequence_becomes_longer_than_the_model_can_read():
+    flat, longest = make_flat([90, 100, 3])
+    shape = choose_shape(193, 3, longest, 101)
+    filled = fill(flat, shape)
+    assert shape.longest == 101 and int(filled.bounds.diff().max()) <= 101
+    assert int(filled.positions.max()) < 101 and len(filled.ids) == int(filled.bounds[-1])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -59,7 +67,7 @@ def test_played_is_asked_for_anew():
     """Rows and gradients of several shapes, each played after the others were."""
     model = Bert(CONFIG, generator=torch.Generator().manual_seed(0)).cuda().train()
     parameters = [*model.embeddings.parameters(), *model.layers.parameters()]
-    graphs = Graphs(model.encode, parameters)
+    graphs = Graphs(model.encode, parameters, CONFIG.max_positions)
     for _ in range(3):
         for lengths in ([5, 17], [60, 9, 30], [100]):
             flat, longest = make_flat(lengths)

@@ -8,6 +8,7 @@ are filled up to one of a few shapes by others of [PAD], which no head reads and
 # T tokens of all sequences in a row   N sequences   D hidden size
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -35,9 +36,12 @@ class Flat(NamedTuple):
     bounds: Tensor  # (N + 1,)
 
 
-def choose_shape(num_tokens: int, num_sequences: int, longest: int) -> Shape:
-    """The next larger of a few shapes: at most an eighth more tokens, and 64."""
-    rounded = 1 << max(4, (longest - 1).bit_length())
+def choose_shape(num_tokens: int, num_sequences: int, longest: int, most: int) -> Shape:
+    """The next larger of a few shapes: at most an eighth more tokens, and 64.
+
+    `most` is how long a sequence can be at all.
+    """
+    rounded = min(most, 1 << max(4, (longest - 1).bit_length()))
     step = max(64, 1 << max(0, num_tokens.bit_length() - 4))
     tokens = -(-num_tokens // step) * step
     return Shape(tokens, num_sequences + -(-step // rounded), rounded)
@@ -134,8 +138,10 @@ class Play(torch.autograd.Function):
 class Graphs:
     """The recorded shapes of one encoder in training, on one GPU."""
 
-    def __init__(self, encode: Encode, parameters: list[nn.Parameter]) -> None:
-        self.encode = encode
+    def __init__(
+        self, encode: Encode, parameters: Iterable[nn.Parameter], max_positions: int
+    ) -> None:
+        self.encode, self.max_positions = encode, max_positions
         learned = tuple(p for p in parameters if p.requires_grad)
         self.places = Places(
             pool=torch.cuda.graph_pool_handle(),
@@ -151,7 +157,7 @@ class Graphs:
         num_tokens = len(flat.ids)
         if num_tokens > MOST_TOKENS or self.is_waiting:
             return None
-        shape = choose_shape(num_tokens, len(flat.bounds) - 1, longest)
+        shape = choose_shape(num_tokens, len(flat.bounds) - 1, longest, self.max_positions)
         self.times_seen[shape] += 1
         if self.times_seen[shape] < TIMES_SEEN:
             return None
