@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from bertie.errors import UserError
 from bertie.model.config import ModelConfig
 from bertie.model.encoder import Embeddings, Layer, Pooler
+from bertie.model.graphs import Flat, Graphs
 from bertie.model.heads import get_head, make_head
 
 
@@ -64,6 +65,7 @@ class Bert(nn.Module):
         self.config = config
         self.heads = tuple(heads)
         self.num_labels = num_labels
+        self.graphs: Graphs | None = None  # of the encoder, for training with small batches
         self.recomputes = False  # layers in the backward pass, rather than keeping what they made
         reads_pooled = any(get_head(name).reads == "pooled" for name in heads)
         self.embeddings = Embeddings(config)
@@ -72,6 +74,11 @@ class Bert(nn.Module):
         for name in heads:
             self.add_module(name, make_head(name, config, num_labels))
         initialise(self, config.init_std, generator)
+
+    def record(self) -> None:
+        """From now on, training with small batches plays the encoder from CUDA graphs."""
+        parameters = [*self.embeddings.parameters(), *self.layers.parameters()]
+        self.graphs = Graphs(self.encode, parameters, self.config.max_positions)
 
     def encode(
         self,
@@ -151,7 +158,11 @@ class Bert(nn.Module):
         With `is_projected` false masked_lm is (M, D), what `output_layer` is to be applied to: for
         a loss that never stores all the logits.
         """
-        hidden = self.encode(ids, segments, positions, bounds, longest)  # (T, D)
+        hidden = None  # (T, D)
+        if self.graphs is not None and self.training and torch.is_grad_enabled():
+            hidden = self.graphs.play(Flat(ids, segments, positions, bounds), longest)
+        if hidden is None:
+            hidden = self.encode(ids, segments, positions, bounds, longest)
         pooled = None if self.pooler is None else self.pooler(hidden, bounds)  # (N, D)
         logits = []
         for name in self.heads:

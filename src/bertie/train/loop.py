@@ -52,6 +52,7 @@ class TrainConfig:
     precision: Precision = "fp32"
     compile: bool = False  # by torch.compile; batches then have a fixed shape
     kernels: bool = True  # our own, on a GPU in half precision; false: torch's
+    graphs: bool = True  # record small steps on a GPU and play them again (with our kernels)
     recompute: bool = False  # activations, in the backward pass: a third more work, less memory
     sharding: Sharding = "none"  # full: weights too large for one GPU lie over all of them
     device: Device = "auto"  # cuda if there is one
@@ -134,6 +135,20 @@ def catch_signals(caught: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def can_record(model: Bert, config: TrainConfig, world: World) -> bool:
+    """Whether the encoder can be played from CUDA graphs: one GPU, and our kernels in it."""
+    is_plain = not config.compile and not config.recompute and config.sharding == "none"
+    is_alone = world.device.type == "cuda" and world.size == 1
+    return (
+        config.graphs
+        and is_plain
+        and is_alone
+        and config.precision in DTYPES
+        and model.config.head_size in kernels.HEAD_SIZES
+        and kernels.can_use(model.embeddings.token.weight)
+    )
+
+
 class Trainer(Generic[M]):
     """A model in training: the weights, the optimizer and how far it has come."""
 
@@ -160,6 +175,8 @@ class Trainer(Generic[M]):
         if config.compile:
             model.compile(dynamic=False)
         self.spread = spread(model, world, config.sharding)
+        if isinstance(model, Bert) and can_record(model, config, world):
+            model.record()
         self.optimizer = BertOptimizer(model, optim)
         scale = FIRST_SCALE if config.precision == "fp16" else 1.0
         self.counters = Counters(loss_scale=scale) if resume is None else resume.counters
