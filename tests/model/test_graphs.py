@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from bertie.model.bert import Bert, pack
 from bertie.model.config import ModelConfig
-from bertie.model.graphs import Flat, Graphs, choose_shape, fill
+from bertie.model.graphs import Flat, choose_shape, fill
 
 CONFIG = ModelConfig(
     vocab_size=60, hidden_size=32, num_layers=2, num_heads=2, dropout=0.0, attention_dropout=0.0
@@ -63,23 +63,26 @@ def test_no_sequence_becomes_longer_than_the_model_can_read():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_played_is_asked_for_anew():
-    """Rows and gradients of several shapes, each played after the others were."""
-    model = Bert(CONFIG, generator=torch.Generator().manual_seed(0)).cuda().train()
-    parameters = [*model.embeddings.parameters(), *model.layers.parameters()]
-    graphs = Graphs(model.encode, parameters, CONFIG.max_positions)
+@pytest.mark.parametrize("head", ["span", "sequence"])
+def test_played_is_asked_for_anew(head):
+    """Logits and gradients of several shapes, each played after the others were."""
+    model = Bert(CONFIG, (head,), generator=torch.Generator().manual_seed(0)).cuda().train()
     for _ in range(3):
         for lengths in ([5, 17], [60, 9, 30], [100]):
             flat, longest = make_flat(lengths)
             flat = Flat(*(part.cuda() for part in flat))
-            with torch.autocast("cuda", torch.bfloat16):
-                wanted = model.encode(*flat, longest)
-                found = graphs.play(flat, longest)
-            if found is None:
-                continue
-            weights = torch.randn_like(wanted)
-            both = [torch.autograd.grad(rows, parameters, weights) for rows in (wanted, found)]
-            torch.testing.assert_close(found, wanted)
-            for one, other in zip(*both, strict=True):
-                torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-2)
-    assert len(graphs.recorded) == 3
+            answers = []
+            for graphs in (None, model.graphs):
+                model.graphs = graphs
+                with torch.autocast("cuda", torch.bfloat16):
+                    (logits,) = model(*flat, longest)
+                torch.manual_seed(len(lengths))
+                logits.backward(torch.randn_like(logits))
+                answers.append([logits.detach(), *(p.grad for p in model.parameters())])
+                model.zero_grad()
+                del logits
+            if model.graphs is None:
+                model.record()
+            for found, wanted in zip(*answers, strict=True):
+                torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+    assert len(model.graphs.recorded) == 3

@@ -192,11 +192,14 @@ def train_memory(config: ModelConfig, *, batch_size: int, length: int) -> Memory
     """To pre-train with both heads: what is held when the backward pass begins.
 
     A layer keeps, for each token, ten rows of H (inputs of the matrices and norms, dropout masks),
-    two of F and three rows of attention weights for each head; measured in the tests.
+    two of F and three rows of attention weights for each head; the last one half of the ten and
+    those of F only where a head reads the token. Measured in the tests.
     """
     weights = 4 * count_parameters(config, ("masked_lm", "next_sentence"))
     h, a, f = config.hidden_size, config.num_heads, config.ffn_size
-    layers = config.num_layers * (10 * h + 2 * f + 3 * a * length)
+    num_read = PREDICTED_SHARE + 1 / length  # of each token; the first of a sequence is pooled
+    spared = (1 - num_read) * (5 * h + 2 * f)
+    layers = config.num_layers * (10 * h + 2 * f + 3 * a * length) - spared
     logits = PREDICTED_SHARE * (4 * h + 2 * config.vocab_size)
     activations = round(4 * batch_size * length * (layers + 3 * h + logits))
     return Memory(

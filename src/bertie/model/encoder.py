@@ -69,7 +69,9 @@ class SelfAttention(nn.Module):
     ) -> Tensor:  # (T, D) -> (R, D)
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (T, 3, H, K)
         mixed = attend(qkv, bounds, longest, self.dropout if self.training else 0.0)  # (T, H, K)
-        out: Tensor = self.out((mixed if kept is None else mixed[kept]).flatten(1))  # (R, D)
+        if kept is not None:
+            mixed = mixed.index_select(0, kept)
+        out: Tensor = self.out(mixed.flatten(1))  # (R, D)
         return out
 
 
@@ -103,16 +105,18 @@ class Layer(nn.Module):
     ) -> Tensor:  # (T, D) -> (R, D)
         """All rows, or those that are `kept` (R,) of the last layer, where only these are read."""
         if can_encode(x, self.attention.num_heads):
-            rows = self.forward_in_kernels(x, bounds, longest)
-            return rows if kept is None else rows[kept]
+            return self.forward_in_kernels(x, bounds, longest, kept)
         dropout = self.dropout if self.training else 0.0
         attended = self.attention(x, bounds, longest, kept)  # (R, D)
-        x = self.attention_norm(add_dropped(x if kept is None else x[kept], attended, dropout))
+        residual = x if kept is None else x.index_select(0, kept)
+        x = self.attention_norm(add_dropped(residual, attended, dropout))
         y: Tensor = self.ffn_norm(add_dropped(x, self.ffn(x), dropout))
         return y
 
-    def forward_in_kernels(self, x: Tensor, bounds: Tensor, longest: int) -> Tensor:
-        """The same on a GPU in half precision, see bertie.kernels.layer. (T, D) -> (T, D)"""
+    def forward_in_kernels(
+        self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None
+    ) -> Tensor:  # (T, D) -> (R, D)
+        """The same on a GPU in half precision, see bertie.kernels.layer."""
         from bertie.kernels.layer import LayerSettings, LayerWeights, encode_layer
 
         attention, norm, ffn = self.attention, self.attention_norm, self.ffn
@@ -139,7 +143,7 @@ class Layer(nn.Module):
             longest=longest,
         )
         seeds = torch.randint(2**31 - 1, (3,), device=x.device)
-        return encode_layer(x, bounds, seeds, weights, settings)
+        return encode_layer(x, bounds, kept, seeds, weights, settings)
 
 
 class Pooler(nn.Module):
@@ -149,8 +153,14 @@ class Pooler(nn.Module):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden: Tensor, bounds: Tensor) -> Tensor:  # (T, D), (N + 1,) -> (N, D)
-        # An empty sequence at the end, there to keep N fixed, starts one row behind the last.
-        first = bounds[:-1].clamp(max=hidden.shape[0] - 1)  # (N,)
-        pooled: Tensor = self.dense(hidden[first]).tanh()
+    def forward(self, firsts: Tensor) -> Tensor:  # (N, D) -> (N, D)
+        pooled: Tensor = self.dense(firsts).tanh()
         return pooled
+
+
+def first_rows(bounds: Tensor, num_tokens: int) -> Tensor:  # (N + 1,) -> (N,)
+    """Where each sequence begins: the rows of [CLS].
+
+    An empty sequence at the end, there to keep N fixed, starts one row behind the last.
+    """
+    return bounds[:-1].clamp(max=num_tokens - 1)

@@ -6,6 +6,7 @@ are filled up to one of a few shapes by others of [PAD], which no head reads and
 """
 
 # T tokens of all sequences in a row   N sequences   D hidden size
+# R rows that are read: all T, or the first of each sequence
 
 from collections import Counter
 from collections.abc import Iterable
@@ -63,7 +64,7 @@ def fill(flat: Flat, shape: Shape) -> Flat:
 
 
 class Encode(Protocol):
-    """Embeddings and layers, in one call."""
+    """Embeddings and layers, in one call: rows (R, D)."""
 
     def __call__(
         self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
@@ -86,7 +87,10 @@ class Recorded:
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
 
         def run() -> Tensor:
-            return encode(*self.flat, longest=longest)
+            # A weight's cast that autocast has cached would be played, and not made, again.
+            is_on, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+            with torch.autocast("cuda", dtype, enabled=is_on, cache_enabled=False):
+                return encode(*self.flat, longest=longest)
 
         def walk_back(rows: Tensor, gradient: Tensor) -> None:
             found = torch.autograd.grad(rows, places.parameters, gradient, materialize_grads=True)
@@ -116,20 +120,20 @@ class Play(torch.autograd.Function):
         graphs: "Graphs",
         recorded: Recorded,
         flat: Flat,
-        num_tokens: int,
+        num_rows: int,
         *parameters: Tensor,
     ) -> Tensor:
         torch._foreach_copy_(list(recorded.flat), list(flat))
         recorded.forward.replay()
         graphs.is_waiting = True
-        ctx.graphs, ctx.recorded, ctx.num_tokens = graphs, recorded, num_tokens
-        return recorded.rows[:num_tokens].clone()  # the next replay writes to the same place
+        ctx.graphs, ctx.recorded, ctx.num_rows = graphs, recorded, num_rows
+        return recorded.rows[:num_rows].clone()  # the next replay writes to the same place
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        recorded, num_tokens = ctx.recorded, ctx.num_tokens
-        recorded.gradient[:num_tokens] = gradient
-        recorded.gradient[num_tokens:] = 0
+        recorded, num_rows = ctx.recorded, ctx.num_rows
+        recorded.gradient[:num_rows] = gradient
+        recorded.gradient[num_rows:] = 0
         recorded.backward.replay()
         ctx.graphs.is_waiting = False
         return None, None, None, None, *torch._foreach_mul(list(ctx.graphs.places.found), 1.0)
@@ -152,8 +156,8 @@ class Graphs:
         self.times_seen: Counter[Shape] = Counter()
         self.is_waiting = False  # for the backward pass of what was played last
 
-    def play(self, flat: Flat, longest: int) -> Tensor | None:  # (T, D)
-        """The encoder's rows; none where this shape is not recorded, and not to be."""
+    def play(self, flat: Flat, longest: int, num_rows: int) -> Tensor | None:  # (R, D)
+        """The first `num_rows` rows; none where this shape is not recorded, and not to be."""
         num_tokens = len(flat.ids)
         if num_tokens > MOST_TOKENS or self.is_waiting:
             return None
@@ -167,6 +171,6 @@ class Graphs:
                 return None
             self.recorded[shape] = Recorded(self.encode, self.places, filled, shape.longest)
         rows: Tensor = Play.apply(  # type: ignore[no-untyped-call]
-            self, self.recorded[shape], filled, num_tokens, *self.places.parameters
+            self, self.recorded[shape], filled, num_rows, *self.places.parameters
         )
         return rows

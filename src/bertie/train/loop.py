@@ -298,6 +298,7 @@ class Trainer(Generic[M]):
             for name, term in terms.items():
                 for kind, value in (("loss", term.total.detach()), ("accuracy", term.num_right)):
                     sums[f"{name}_{kind}"] = sums.get(f"{name}_{kind}", 0) + value
+            del terms, parts  # or the next micro-batch could not be recorded
         return sums
 
     def clip(self) -> Tensor:
