@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertie.kernels import can_encode, stream_dtype
+from bertie.kernels import HALF, can_encode, can_use, stream_dtype
 from bertie.model.attention import attend
 from bertie.model.config import ModelConfig
 from bertie.model.dropout import Dropout, add_dropped
@@ -49,9 +49,34 @@ class Embeddings(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor) -> Tensor:  # 3 (T,)
+        dtype = stream_dtype(self.token.weight)
+        if can_use(ids) and dtype in HALF and not torch.compiler.is_compiling():
+            return self.forward_in_kernels(ids, segments, positions, dtype)
         summed = self.token(ids) + self.segment(segments) + self.position(positions)  # (T, D)
         dropped: Tensor = self.dropout(self.norm(summed))
-        return dropped.to(stream_dtype(dropped))
+        return dropped.to(dtype)
+
+    def forward_in_kernels(
+        self, ids: Tensor, segments: Tensor, positions: Tensor, dtype: torch.dtype
+    ) -> Tensor:  # (T, D)
+        """The same on a GPU in half precision, see bertie.kernels.embeddings."""
+        from bertie.kernels.embeddings import EmbeddingWeights, Places, embed
+
+        weights = EmbeddingWeights(
+            token=self.token.weight,
+            segment=self.segment.weight,
+            position=self.position.weight,
+            norm=self.norm.weight,
+            norm_bias=self.norm.bias,
+        )
+        return embed(
+            Places(ids, segments, positions),
+            torch.randint(2**31 - 1, (1,), device=ids.device),
+            weights,
+            dropout=self.dropout.share if self.training else 0.0,
+            eps=self.norm.eps,
+            dtype=dtype,
+        )
 
 
 class SelfAttention(nn.Module):

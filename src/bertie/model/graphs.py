@@ -103,6 +103,7 @@ class Recorded:
                 rows = run()
                 self.gradient = torch.zeros_like(rows)
                 walk_back(rows, self.gradient)
+                del rows  # or what is recorded would wait for this stream
         torch.cuda.current_stream().wait_stream(aside)
         with torch.cuda.graph(self.forward, pool=places.pool):
             rows = run()
