@@ -184,7 +184,7 @@ class Embed(torch.autograd.Function):
             eps,
             **shape,
             **chance_of(dropout),
-            num_warps=1,
+            num_warps=4,
         )
         ctx.dropout = dropout
         ctx.save_for_backward(*places, seed, statistics, *weights)
@@ -212,7 +212,7 @@ class Embed(torch.autograd.Function):
             num_rows,
             **shape,
             **chance_of(ctx.dropout),
-            num_warps=1,
+            num_warps=4,
         )
         tables = (
             torch.ops.aten.embedding_dense_backward(d_sum, numbers, len(table), -1, False)
