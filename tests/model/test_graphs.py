@@ -63,6 +63,7 @@ def test_no_sequence_becomes_longer_than_the_model_can_read():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # torch's, of its first product
 @pytest.mark.parametrize("head", ["span", "sequence"])
 def test_played_is_asked_for_anew(head):
     """Logits and gradients of several shapes, each played after the others were."""
