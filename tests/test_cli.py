@@ -19,7 +19,7 @@ SURFACE = {
     "coverage": "text vocab sets",
     "tokenize": "vocab text file max_length as_json lower_case",
     "info": "target batch length",
-    "import": "source out lower_case gelu",
+    "import": "source out lower_case gelu storage",
     "prepare": "text vocab out recipe workers sets",
     "pretrain": "recipe store out start resume sets",
     "finetune": "recipe model task train dev test out seeds skip_bad sets",

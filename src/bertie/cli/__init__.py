@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +27,9 @@ from bertie.cli.show import (
 )
 from bertie.cli.tuning import Sets, evaluate, finetune
 from bertie.errors import UserError
+
+if TYPE_CHECKING:
+    from bertie.checkpoint.model_dir import Storage
 
 app = typer.Typer(
     name="bertie",
@@ -252,6 +255,9 @@ def import_(
         str | None,
         typer.Option(help="Of a TensorFlow checkpoint: erf (if not said) or tanh."),
     ] = None,
+    storage: Annotated[
+        str, typer.Option(help="float; or int8: a quarter of the size, for bertie alone.")
+    ] = "float",
 ) -> None:
     """Turn a BERT checkpoint of any kind into a model directory.
 
@@ -261,10 +267,14 @@ def import_(
     `bertie import bert-base-cased --out models/base`
 
     `bertie import uncased_L-12_H-768_A-12 --out models/base --uncased`
+
+    `bertie import my_run/model --out small --storage int8` (and `bertie import small --out plain`
+    writes what transformers opens)
     """
     from bertie.checkpoint.importing import import_model
 
-    opened = import_model(source, out, lower_case=lower_case, gelu=gelu)
+    kind: Storage = storage  # type: ignore[assignment]  # checked by what writes it
+    opened = import_model(source, out, lower_case=lower_case, gelu=gelu, storage=kind)
     for note in opened.notes:
         print(f"bertie: {note}", file=sys.stderr)
     heads = ", ".join(opened.model.heads) or "none"
