@@ -132,6 +132,7 @@ SHIPPED = {
     "base-one-gpu-day": PretrainRecipe,
     "chinese-base": PretrainRecipe,
     "domain-adapt": PretrainRecipe,
+    "embedded-en": PretrainRecipe,
     "roberta-style": PretrainRecipe,
     "classify": FinetuneRecipe,
     "tag": FinetuneRecipe,

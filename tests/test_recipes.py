@@ -40,6 +40,7 @@ PARAMETERS = {
     "mini": 11_267_900,
     "small": 29_058_876,
     "medium": 41_668_412,
+    "embedded-en": 41_668_412,
     "base": 110_106_428,
     "large": 336_226_108,
     "base-one-gpu-day": 109_514_298,  # without pooler and next sentence
