@@ -206,9 +206,13 @@ def measure_size(model: Path) -> dict[str, Any]:
 
 def build_wheel() -> int | None:
     """None where no wheel can be built."""
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as folder:  # of a copy: a build leaves files behind
+        copy = Path(folder) / "bertie"
+        shutil.copytree(ROOT / "src", copy / "src")
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copyfile(ROOT / name, copy / name)
         words = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        command = [sys.executable, *words, "--wheel-dir", folder, str(ROOT)]
+        command = [sys.executable, *words, "--wheel-dir", folder, str(copy)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         found = list(Path(folder).glob("*.whl"))
         if done.returncode or not found:
@@ -306,7 +310,8 @@ def main() -> None:
     put_models(options, place.models)
 
     def report(found: dict[str, Any]) -> None:
-        result.update(found)
+        for name, part in found.items():  # sets may come one by one
+            result[name] = result.get(name, {}) | part
         result["wanted"] = compare(result)
         result["protocol"] = held_out.describe_protocol() | {"rates": options.rates}
         result["device"] = torch.cuda.get_device_name() if on_gpu else "cpu"
