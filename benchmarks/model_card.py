@@ -186,7 +186,7 @@ def list_storage(scores: Mapping[str, Any]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--run", type=Path, required=True, help="folder of the pre-training")
-    parser.add_argument("--store", type=Path, required=True, help="the token store; its manifest.json is enough")
+    parser.add_argument("--store", type=Path, required=True, help="its manifest.json is enough")
     parser.add_argument("--scores", type=Path, required=True, help="what embedded.py wrote")
     parser.add_argument("--out", type=Path, required=True, help="the model's directory")
     options = parser.parse_args()
