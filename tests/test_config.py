@@ -122,6 +122,7 @@ SHIPPED = {
     "vocab-cased": VocabRecipe,
     "vocab-chinese": VocabRecipe,
     "quickstart": PretrainRecipe,
+    "quickstart-adapt": PretrainRecipe,
     "quickstart-packages": FinetuneRecipe,
     "tiny-cpu": PretrainRecipe,
     "mini": PretrainRecipe,

@@ -184,6 +184,15 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
         )
 
 
+def evaluate_start(recipe: PretrainRecipe) -> dict[str, float]:
+    """What a run would begin with: the figures of its model on held-out text, nothing trained."""
+    assert recipe.store is not None
+    store, data = open_store(recipe.store), data_of(recipe)
+    with open_world(recipe.train.device) as world:
+        model, _ = make_model(recipe, store, None)
+        return HeldOut(store, data, recipe, world)(model.to(world.device))[0]
+
+
 def run_phases(
     trainer: Trainer[Bert],
     plan: Plan,
