@@ -89,6 +89,14 @@ def test_what_ships_is_a_whole_model_or_nothing() -> None:
         assert (FOLDER / name).is_file()
 
 
+def test_what_ships_knows_some_english() -> None:
+    if not (FOLDER / "config.json").is_file():
+        pytest.skip("the package holds no weights yet")
+    engine = bertie.load(FOLDER, show=False)
+    for text, wanted in ((TEXT, "capital"), ("He was born in the [MASK] of 1907.", "summer")):
+        assert wanted in [one.piece for one in engine.fill(text, top=10).masks[0]]
+
+
 def test_the_wheel_takes_its_files_along() -> None:
     settings = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())
     patterns = settings["tool"]["setuptools"]["package-data"]["bertie"]
