@@ -6,6 +6,7 @@ The names of the parameters are those of the attributes, without a prefix:
 """
 
 # T tokens of all sequences in a row   N sequences   M predicted tokens   D hidden size
+# E size of embeddings   R rows that are kept
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,8 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 from bertie.errors import UserError
 from bertie.model.config import ModelConfig
+from bertie.model.elmo import TwoWayLayer
 from bertie.model.encoder import Embeddings, Layer, Pooler
 from bertie.model.heads import get_head, make_head
+from bertie.model.lstm import BiLstm
 
 
 class Packed(NamedTuple):
@@ -67,7 +70,8 @@ class Bert(nn.Module):
         self.recomputes = False  # layers in the backward pass, rather than keeping what they made
         reads_pooled = any(get_head(name).reads == "pooled" for name in heads)
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.layers = make_layers(config)
+        self.bilstm = make_bilstm(config)
         self.pooler = Pooler(config) if has_pooler or reads_pooled else None
         for name in heads:
             self.add_module(name, make_head(name, config, num_labels))
@@ -91,13 +95,17 @@ class Bert(nn.Module):
         self._check_length(longest)
         hidden: Tensor = self.embeddings(ids, segments, positions)
         layers = list(self.layers)[:num_layers]
+        top = self.bilstm if num_layers is None else None
         for number, layer in enumerate(layers, 1):
-            rows = kept if number == len(layers) else None
+            rows = kept if number == len(layers) and top is None else None
             if self.recomputes and self.training:
                 hidden = checkpoint(layer, hidden, bounds, longest, rows, use_reentrant=False)
             else:
                 hidden = layer(hidden, bounds, longest, rows)
-        return hidden if layers or kept is None else hidden[kept]
+        if top is not None:
+            hidden = top(hidden, positions, bounds)
+        is_done = kept is None or (layers and top is None)  # the last layer kept them already
+        return hidden if is_done else hidden[kept]
 
     def states(
         self,
@@ -109,7 +117,9 @@ class Bert(nn.Module):
         *,
         num_layers: int | None = None,
     ) -> list[Tensor]:  # (T,), (T,), (T,), (N + 1,) -> num_layers + 1 times (T, D)
-        """The embeddings and every layer's rows; the last is what `encode` gives."""
+        """The embeddings and every layer's rows; the last is what `encode` gives, if no LSTM is
+        on top.
+        """
         self._check_length(longest)
         states: list[Tensor] = [self.embeddings(ids, segments, positions)]
         for layer in list(self.layers)[:num_layers]:
@@ -129,9 +139,9 @@ class Bert(nn.Module):
         pooled: Tensor = self.pooler(hidden, bounds)
         return pooled
 
-    def output_layer(self) -> tuple[Tensor, Tensor]:  # (V, D), (V,)
-        """The weight and bias that make logits of the masked LM head's rows."""
-        return self.embeddings.token.weight, self.get_parameter("masked_lm.bias")
+    def output_layer(self, head: str = "masked_lm") -> tuple[Tensor, Tensor]:  # (V, E), (V,)
+        """The weight and bias that make logits of a head's rows."""
+        return self.embeddings.token.weight, self.get_parameter(f"{head}.bias")
 
     def forward(
         self,
@@ -146,9 +156,10 @@ class Bert(nn.Module):
     ) -> tuple[Tensor, ...]:
         """The logits of each head, in the order of `heads`.
 
-        masked_lm (M, vocabulary) at the rows `predicted` (M,), or at all where none are given;
+        masked_lm and next_token (M, vocabulary) at the rows `predicted` (M,), or at all where none
+        are given, previous_token at those behind them;
         next_sentence (N, 2), sequence (N, C), choice (N, 1); token (T, C), span (T, 2).
-        With `is_projected` false masked_lm is (M, D), what `output_layer` is to be applied to: for
+        With `is_projected` false the first are (M, E), what `output_layer` is to be applied to: for
         a loss that never stores all the logits.
         """
         hidden = self.encode(ids, segments, positions, bounds, longest)  # (T, D)
@@ -156,17 +167,44 @@ class Bert(nn.Module):
         logits = []
         for name in self.heads:
             head, reads = self.get_submodule(name), get_head(name).reads
-            if reads == "predicted":
-                rows = hidden if predicted is None else hidden[predicted]  # (M, D)
+            if reads in ("predicted", "behind"):
+                rows = hidden if predicted is None else hidden[move(predicted, reads, hidden)]
                 logits.append(head(rows, self.embeddings.token.weight if is_projected else None))
             else:
                 logits.append(head(pooled if reads == "pooled" else hidden))
         return tuple(logits)
 
 
+def make_layers(config: ModelConfig) -> nn.ModuleList:
+    kind = TwoWayLayer if config.layer == "lstm" else Layer
+    if config.share_layers:  # one and the same, so often
+        return nn.ModuleList([kind(config)] * config.num_layers)
+    return nn.ModuleList(kind(config) for _ in range(config.num_layers))
+
+
+def make_bilstm(config: ModelConfig) -> BiLstm | None:
+    """The LSTM on top; its two directions together are as wide as what it reads."""
+    if not config.bilstm_layers:
+        return None
+    return BiLstm(
+        config.hidden_size,
+        config.hidden_size // 2,
+        num_layers=config.bilstm_layers,
+        dropout=config.dropout,
+    )
+
+
+def move(predicted: Tensor, reads: str, hidden: Tensor) -> Tensor:  # (M,) -> (M,)
+    """The rows that a head reads; a tail that is ignored may point behind the last."""
+    return predicted if reads == "predicted" else (predicted + 1).clamp(max=len(hidden) - 1)
+
+
 @torch.no_grad()
 def initialise(module: nn.Module, std: float, generator: torch.Generator | None = None) -> None:
-    """Matrices from a normal distribution cut at two deviations; biases 0, norms 1."""
+    """Matrices from a normal distribution cut at two deviations; biases 0, norms 1.
+
+    LSTMs as torch does it: all of them uniform, by their size.
+    """
     for part in module.modules():
         if any(parameter.is_meta for parameter in part.parameters(recurse=False)):
             continue  # a shape without values
@@ -174,3 +212,7 @@ def initialise(module: nn.Module, std: float, generator: torch.Generator | None 
             nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
         if isinstance(part, nn.Linear):
             nn.init.zeros_(part.bias)
+        if isinstance(part, nn.LSTM):
+            most = part.hidden_size**-0.5
+            for parameter in part.parameters():
+                nn.init.uniform_(parameter, -most, most, generator=generator)

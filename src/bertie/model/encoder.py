@@ -1,7 +1,7 @@
 """The encoder of BERT: embeddings, layers, pooler. Rows are tokens of all sequences, no padding."""
 
 # T tokens of all sequences in a row   N sequences   D hidden size   H heads   K head size (D = H*K)
-# U feed-forward size   R rows that are kept (R = T where all are)
+# U feed-forward size   R rows that are kept (R = T where all are)   E size of embeddings
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,8 @@ class Gelu(nn.Module):
         return F.gelu(x, approximate=self.approximate)
 
 
-def layer_norm(config: ModelConfig) -> nn.LayerNorm:
-    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+def layer_norm(config: ModelConfig, size: int = 0) -> nn.LayerNorm:
+    return nn.LayerNorm(size or config.hidden_size, eps=config.norm_eps)
 
 
 def embedding(num_rows: int, num_columns: int) -> nn.Embedding:
@@ -37,29 +37,53 @@ def embedding(num_rows: int, num_columns: int) -> nn.Embedding:
     return made
 
 
+def waves(positions: Tensor, size: int) -> Tensor:  # (T,) -> (T, E)
+    """Sines and cosines of a position, each slower than the one before (Vaswani et al., 3.5)."""
+    speeds = 10_000 ** (-torch.arange(0, size, 2, device=positions.device) / size)
+    turns = positions.unsqueeze(-1) * speeds  # (T, E / 2)
+    return torch.stack((turns.sin(), turns.cos()), -1).flatten(-2)[..., :size]
+
+
 class Embeddings(nn.Module):
-    """A row per token: its piece, its segment and its position, summed and normed."""
+    """A row per token: its piece, its segment and its position, combined and normed."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.token = embedding(config.vocab_size, config.hidden_size)
-        self.segment = embedding(config.num_segments, config.hidden_size)
-        self.position = embedding(config.max_positions, config.hidden_size)
-        self.norm = layer_norm(config)
+        size = config.input_size
+        self.token = embedding(config.vocab_size, size)
+        self.segment = embedding(config.num_segments, size)
+        is_learned = config.positions == "learned"
+        self.position = embedding(config.max_positions, size) if is_learned else None
+        self.wave_height = 2**0.5 * config.init_std  # so that a row is as large as a learned one
+        self.is_product = config.combine == "product"
+        self.norm = layer_norm(config, size)
         self.dropout = Dropout(config.dropout)
+        is_smaller = config.embedding_size > 0
+        self.projection = nn.Linear(size, config.hidden_size) if is_smaller else None
 
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor) -> Tensor:  # 3 (T,)
-        summed = self.token(ids) + self.segment(segments) + self.position(positions)  # (T, D)
-        dropped: Tensor = self.dropout(self.norm(summed))
-        return dropped.to(stream_dtype(dropped))
+        token, segment, place = self.token(ids), self.segment(segments), self.place(positions)
+        combined = token * segment * place if self.is_product else token + segment + place  # (T, E)
+        rows: Tensor = self.dropout(self.norm(combined))
+        if self.projection is not None:
+            rows = self.projection(rows)  # (T, D)
+        return rows.to(stream_dtype(rows))
+
+    def place(self, positions: Tensor) -> Tensor:  # (T,) -> (T, E)
+        if self.position is None:
+            size, dtype = self.token.weight.shape[1], self.token.weight.dtype
+            return (self.wave_height * waves(positions, size)).to(dtype)
+        rows: Tensor = self.position(positions)
+        return rows
 
 
 class SelfAttention(nn.Module):
-    """Each token looks at all tokens of its sequence, on both sides."""
+    """Each token looks at all tokens of its sequence, on both sides, or at those to its left."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads = config.num_heads
+        self.is_left = config.attention == "left"
         self.dropout = config.attention_dropout
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.out = nn.Linear(config.hidden_size, config.hidden_size)
@@ -68,7 +92,8 @@ class SelfAttention(nn.Module):
         self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None = None
     ) -> Tensor:  # (T, D) -> (R, D)
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (T, 3, H, K)
-        mixed = attend(qkv, bounds, longest, self.dropout if self.training else 0.0)  # (T, H, K)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(qkv, bounds, longest, dropout, is_left=self.is_left)  # (T, H, K)
         out: Tensor = self.out((mixed if kept is None else mixed[kept]).flatten(1))  # (R, D)
         return out
 
@@ -102,7 +127,7 @@ class Layer(nn.Module):
         self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None = None
     ) -> Tensor:  # (T, D) -> (R, D)
         """All rows, or those that are `kept` (R,) of the last layer, where only these are read."""
-        if can_encode(x, self.attention.num_heads):
+        if can_encode(x, self.attention.num_heads) and not self.attention.is_left:
             rows = self.forward_in_kernels(x, bounds, longest)
             return rows if kept is None else rows[kept]
         dropout = self.dropout if self.training else 0.0
@@ -143,14 +168,16 @@ class Layer(nn.Module):
 
 
 class Pooler(nn.Module):
-    """One row per sequence, from its first token, [CLS]."""
+    """One row per sequence, from its first token, [CLS]; or from its last, if that sees more."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.reads_last = config.reads_last
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, hidden: Tensor, bounds: Tensor) -> Tensor:  # (T, D), (N + 1,) -> (N, D)
         # An empty sequence at the end, there to keep N fixed, starts one row behind the last.
-        first = bounds[:-1].clamp(max=hidden.shape[0] - 1)  # (N,)
-        pooled: Tensor = self.dense(hidden[first]).tanh()
+        read = bounds[1:] - 1 if self.reads_last else bounds[:-1]
+        rows = hidden[read.clamp(0, hidden.shape[0] - 1)]  # (N, D)
+        pooled: Tensor = self.dense(rows).tanh()
         return pooled
