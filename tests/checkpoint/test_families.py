@@ -109,7 +109,7 @@ def test_other_alberts_are_refused(field: str, value: object, message: str, tmp_
 
 
 def test_sentence_order_alone_has_no_class_in_albert(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no class with next_sentence alone"):
+    with pytest.raises(UserError, match="no class of albert with next_sentence alone"):
         save_model(random_bert(SMALL, ("next_sentence",)), tmp_path / "model")
 
 

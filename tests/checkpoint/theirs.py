@@ -1,4 +1,4 @@
-"""transformers' BERTs and ALBERTs as the judges: made at random, and asked the way they want to be asked."""
+"""transformers' BERTs and ALBERTs as the judges: made at random, asked as they want to be asked."""
 
 # B sequences   W the longest
 

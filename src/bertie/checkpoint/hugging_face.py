@@ -144,8 +144,8 @@ def architecture_of(heads: Sequence[str], family: Family) -> str:
     names = [name for name, known in family.architectures.items() if set(known) == wanted]
     if not names:
         raise UserError(
-            f"transformers has no class of {family.model_type} with {' and '.join(sorted(wanted))} alone; train "
-            "masked_lm beside it"
+            f"transformers has no class of {family.model_type} with {', '.join(sorted(wanted))} "
+            "alone; train masked_lm beside it"
         )
     return names[0]
 

@@ -82,7 +82,7 @@ class PaddedBert(nn.Module):
         model = self.model
         read = hidden[:, 0]  # (N, D)
         if model.config.reads_last:
-            read = hidden[torch.arange(len(mask), device=mask.device), mask.sum(1) - 1]
+            read = hidden[torch.arange(mask.shape[0], device=mask.device), mask.sum(1) - 1]
         pooled = None if model.pooler is None else model.pooler.dense(read).tanh()  # (N, D)
         outputs: list[Tensor] = []
         for name in model.heads:
