@@ -133,6 +133,7 @@ SHIPPED = {
     "chinese-base": PretrainRecipe,
     "domain-adapt": PretrainRecipe,
     "roberta-style": PretrainRecipe,
+    "albert-base": PretrainRecipe,
     "classify": FinetuneRecipe,
     "tag": FinetuneRecipe,
     "tag-document": FinetuneRecipe,
