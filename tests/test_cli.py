@@ -30,6 +30,7 @@ SURFACE = {
     "similar": "model texts query top column format",
     "features": "model data out task layers skip_bad sets",
     "table7": "model train out dev test seeds skip_bad sets",
+    "ablate": "study corpus data out budget size seeds on tasks at_once sets",
     "export": "model to out dtype dev",
     "inspect": "model text out",
     "serve": "models host port api_key_file allow_origin threads device precision recipe sets",

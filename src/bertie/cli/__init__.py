@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from bertie.cli.ablating import ablate
 from bertie.cli.asking import embed, predict, similar
 from bertie.cli.exporting import export, inspect
 from bertie.cli.features import features, table7
@@ -412,6 +413,7 @@ app.command()(embed)
 app.command()(similar)
 app.command()(features)
 app.command()(table7)
+app.command()(ablate)
 app.command()(export)
 app.command()(inspect)
 app.command()(serve)
