@@ -70,6 +70,15 @@ def test_a_relative_that_was_stopped_was_never_stopped(
     assert (tmp_path / "whole" / "report.html").is_file()
 
 
+@pytest.mark.parametrize("name", ["left-to-right", "like ELMo", "ALBERT", "waves", "product"])
+def test_a_relative_is_trained_in_half_precision(name: str, store: Store, tmp_path: Path) -> None:
+    more = ("train.precision=bf16", "train.budget=6 steps")
+    made = run(store, tmp_path, recipe(*RELATIVES[name], *more))
+    plain = run(store, tmp_path / "plain", recipe(*RELATIVES[name], more[1]))
+    for figure, value in plain.held_out.items():
+        assert made.held_out[figure] == pytest.approx(value, rel=0.05, abs=0.05)
+
+
 @pytest.mark.parametrize("name", ["left-to-right", "like GPT", "like ELMo"])
 def test_a_language_model_learns(name: str, store: Store, tmp_path: Path) -> None:
     """The next word of this text follows from the one before, and the other way round."""
