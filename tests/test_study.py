@@ -118,3 +118,9 @@ def test_a_row_that_cannot_be_built_is_named(store: Store) -> None:
 def test_an_unknown_study_is_told_with_the_known_ones() -> None:
     with pytest.raises(UserError, match=r"no study table9: .* figure5, input, mask-rate"):
         read_study("table9")
+
+
+def test_too_few_layers_for_a_head_are_told_at_once(store: Store) -> None:
+    study, scale = read_study("table8"), scale_of(store, size="2/64/2")
+    with pytest.raises(UserError, match="concat-last-4 reads more layers than the model has"):
+        plan_tuning(study, scale, plan_pretraining(study, scale, store))

@@ -11,6 +11,7 @@ from bertie.config import assign, build, find_recipe, read_toml
 from bertie.data.store import Store
 from bertie.errors import UserError
 from bertie.model.config import ModelConfig, named_size
+from bertie.model.feature_head import combined_layers
 from bertie.pretrain import PretrainRecipe
 from bertie.train.budget import Budget
 from bertie.tuning import FinetuneRecipe
@@ -275,6 +276,9 @@ def plan_task(
         return
     head = merge(read_toml(find_recipe("features")), study.frozen, common)
     recipes = build(FinetuneRecipe, values), build(FinetuneRecipe, head)
+    if is_frozen and recipes[1].head is not None:
+        for combination in recipes[1].head.combinations:  # refused now where layers are too few
+            combined_layers(combination, (source.recipe.model or ModelConfig()).num_layers)
     key = digest([source.folder.name, point, is_frozen, *map(asdict, recipes)])
     yield Tuning(
         row=source.row,
