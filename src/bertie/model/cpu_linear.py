@@ -123,7 +123,7 @@ def hasten(model: Bert, precision: Precision) -> None:
     if not can_pack():
         return
     kind = Int8Linear if precision == "int8" else PackedLinear
-    for layer in set(model.layers):  # shared ones are there more than once
+    for layer in dict.fromkeys(model.layers):  # shared ones are there more than once
         if not isinstance(layer, Layer):
             continue  # of LSTMs
         attention, ffn = layer.attention, layer.ffn
