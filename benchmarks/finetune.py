@@ -124,6 +124,8 @@ def make_ours(data: Data, model: Bert, options: argparse.Namespace) -> TrainStep
     device = torch.device(options.device)
     batches = [batch.to(device) for batch in data.batches]
     optimizer = BertOptimizer(model.to(device).train(), OptimConfig(name="adamw"))
+    if device.type == "cuda" and options.precision == "bf16":  # as the training loop does
+        model.record()
 
     def train_step(number: int) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
@@ -186,10 +188,11 @@ def measure(data: Data, options: argparse.Namespace) -> tuple[dict[str, list[flo
     """Seconds of each turn of each way, turn r of all on the same steps; were others at work?"""
     device, ways = torch.device(options.device), make_ways(data, options)
     until = time.monotonic() + (0 if is_one_thread(device) else options.patience)
-    # Memory, threads; on a GPU every shape has its own first time.
-    num_first = options.steps if device.type == "cpu" else len(data.batches)
+    # Memory, threads; on a GPU every shape has its own first time, and is recorded at the next.
+    first = (options.steps,) if device.type == "cpu" else (len(data.batches),) * 2
     for train_step in ways.values():
-        time_turn(train_step, range(num_first), device)
+        for num_first in first:
+            time_turn(train_step, range(num_first), device)
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(options.rounds):
         numbers = range(turn * options.steps, (turn + 1) * options.steps)

@@ -50,6 +50,7 @@ HARMLESS = {
     "train.threads",
     "train.recompute",
     "train.kernels",
+    "train.graphs",
     "train.sharding",
     "train.device",
     "train.log_every",

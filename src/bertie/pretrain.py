@@ -60,6 +60,7 @@ HARMLESS = {
     "train.compile",
     "train.recompute",
     "train.kernels",
+    "train.graphs",
     "train.sharding",
     "train.device",
     "train.threads",

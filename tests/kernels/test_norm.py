@@ -23,7 +23,7 @@ def test_forward_and_backward_are_the_twins(num_rows, size, dropout, dtype, devi
     wanted = add_norm_plain(*inputs, seed, dropout, 1e-12)
     wanted.backward(gradient.double())
     moved = [part.to(device) for part in (residual, y, bias, weight, shift, seed)]
-    out, summed, statistics = add_norm_forward(*moved, dropout, 1e-12, is_kept=True)
+    out, summed, statistics = add_norm_forward(*moved, dropout, 1e-12, is_saved=True)
     d_residual, d_y, sums = add_norm_backward(
         gradient.to(device), summed, statistics, moved[3], moved[5], dropout
     )
@@ -31,9 +31,9 @@ def test_forward_and_backward_are_the_twins(num_rows, size, dropout, dtype, devi
     check_close([out, d_residual, d_y, *sums], [wanted, *gradients], dtype)
 
 
-def test_nothing_is_kept_where_there_is_no_backward_pass(device):
+def test_nothing_is_saved_where_there_is_no_backward_pass(device):
     residual, y, _, bias, weight, shift = (part.to(device) for part in make(9, 64, torch.float16))
     seed = torch.tensor([1], device=device)
     settings = (residual, y, bias, weight, shift, seed, 0.0, 1e-12)
-    kept = add_norm_forward(*settings, is_kept=True)[0]
-    assert torch.equal(add_norm_forward(*settings, is_kept=False)[0], kept)
+    saved = add_norm_forward(*settings, is_saved=True)[0]
+    assert torch.equal(add_norm_forward(*settings, is_saved=False)[0], saved)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from bertie.config import build
 from bertie.errors import UserError
@@ -18,8 +20,10 @@ from bertie.model.config import (
     count_parameters,
     encoder_parts,
     head_parts,
+    infer_flops,
     infer_memory,
     named_size,
+    train_flops,
     train_memory,
 )
 from bertie.model.heads import HEADS
@@ -88,6 +92,40 @@ def test_every_part_is_counted_as_its_formula_says(config: ModelConfig) -> None:
 def test_albert_base_has_the_published_count() -> None:
     albert = ModelConfig(vocab_size=30_000, embedding_size=128, share_layers=True)
     assert count_parameters(albert) == 11_683_584
+
+
+def test_a_layer_of_base_has_12_h_squared_and_13_h_parameters() -> None:
+    one, two = (replace(named_size("base"), num_layers=n) for n in (1, 2))
+    assert count_parameters(two) - count_parameters(one) == 12 * 768**2 + 13 * 768
+
+
+def test_sizes_are_written_as_layers_hidden_heads() -> None:
+    assert named_size("12/768/12") == named_size("base") == ModelConfig()
+    assert named_size("4/256/4", vocab_size=100).vocab_size == 100
+
+
+def test_pretraining_flops_are_those_of_the_formula() -> None:
+    layers, h, n, v = 12, 768, 128, 30_522
+    expected = (
+        6 * 12 * layers * h * h * n + 12 * layers * h * n * n + 6 * 0.15 * n * (v * h + h * h)
+    )
+    assert train_flops(ModelConfig(), length=n) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("switches", [{}, {"embedding_size": 5, "share_layers": True}], ids=str)
+def test_the_module_does_as_many_flops_as_were_counted(switches: dict[str, Any]) -> None:
+    config, length = replace(ODD, max_positions=40, **switches), 40
+    model = Bert(config, PRETRAINING).eval()
+    one = pack([torch.randint(0, 37, (length,))])
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(*one, predicted=torch.arange(6))  # 15% of 40
+    pooler = 2 * 12 * 12 + 2 * 12 * 2  # of one row in forty: not counted as useful work
+    num_spared = 40 - 6 - 1  # rows that no head reads, in the last layer, behind its attention
+    spared = num_spared * 2 * (12 * 12 + 2 * 12 * config.ffn_size)
+    assert counter.get_total_flops() == train_flops(config, length=length) / 3 + pooler - spared
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model.encode(*one)
+    assert counter.get_total_flops() == infer_flops(config, length=length)
 
 
 @pytest.mark.parametrize(("batch_size", "length"), [(4, 128), (1, 400)])

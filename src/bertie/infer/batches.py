@@ -13,7 +13,7 @@ from bertie.model.heads import get_head
 from bertie.tasks.instances import Input, sums
 
 BATCH_TOKENS = 1_024  # what the model reads at once: what it makes of them stays in a CPU's cache
-GPU_BATCH_TOKENS = 16_384
+GPU_BATCH_TOKENS = 65_536
 CPU = torch.device("cpu")
 O = TypeVar("O")  # noqa: E741, what is computed of a sequence
 

@@ -7,7 +7,7 @@ so are the gradients of the weights. `bertie.model.encoder.Layer` is the plain t
 """
 
 # T tokens of all sequences in a row   N sequences   D hidden size   U feed-forward size
-# H heads   K head size (D = H * K)
+# H heads   K head size (D = H * K)   R rows that are kept (R = T where all are)
 
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from torch import Tensor
 from bertie.kernels.attention import attend_kernel_backward, attend_kernel_forward
 from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
 from bertie.kernels.norm import add_norm_backward, add_norm_forward
+from bertie.kernels.products import can_end, gelu_linear, times_gelu_slope
+from bertie.kernels.sums import add_rows
 
 
 class LayerWeights(NamedTuple):
@@ -55,20 +57,20 @@ class Seeds(NamedTuple):
     ffn: Tensor
 
 
-class Kept(NamedTuple):
+class Saved(NamedTuple):
     """What the backward pass needs again."""
 
     x: Tensor  # (T, D)
     qkv: Tensor  # (T, 3, H, K)
     log_sums: Tensor  # (H, T)
     mixed: Tensor  # (T, H, K)
-    first_sum: Tensor  # (T, D)
-    first_statistics: Tensor  # (2, T)
-    middle: Tensor  # (T, D)
-    wide: Tensor  # (T, U) before bias and gelu
-    active: Tensor  # (T, U) after
-    second_sum: Tensor  # (T, D)
-    second_statistics: Tensor  # (2, T)
+    first_sum: Tensor  # (R, D)
+    first_statistics: Tensor  # (2, R)
+    middle: Tensor  # (R, D)
+    wide: Tensor  # (R, U) before gelu
+    active: Tensor  # (R, U) after
+    second_sum: Tensor  # (R, D)
+    second_statistics: Tensor  # (2, R)
     qkv_weight: Tensor  # the large weights in the precision of the rows
     out_weight: Tensor
     up_weight: Tensor
@@ -110,26 +112,27 @@ class Gradients(NamedTuple):
 def forward(
     x: Tensor,
     bounds: Tensor,
+    kept: Tensor | None,
     seeds: Seeds,
     weights: LayerWeights,
     settings: LayerSettings,
     *,
-    is_kept: bool,
-) -> tuple[Tensor, Kept]:  # (T, D), (N + 1,) -> (T, D)
-    """The layer's rows, and what the backward pass needs if `is_kept`."""
+    is_saved: bool,
+) -> tuple[Tensor, Saved]:  # (T, D), (N + 1,), (R,) -> (R, D)
+    """The layer's rows, and what the backward pass needs if `is_saved`."""
     w, s = weights, settings
     # A copy even where the precision is the same: what is given back must not be what was given.
     qkv_weight, out_weight, up_weight, down_weight = (
-        weight.to(x.dtype, copy=is_kept) for weight in (w.qkv, w.out, w.up, w.down)
+        weight.to(x.dtype, copy=is_saved) for weight in (w.qkv, w.out, w.up, w.down)
     )
     qkv = torch.addmm(w.qkv_bias.to(x.dtype), x, qkv_weight.T)
     qkv = qkv.view(len(x), 3, s.num_heads, -1)
     mixed, log_sums = attend_kernel_forward(
         qkv, bounds, s.longest, seeds.shares, s.attention_dropout
     )
-    attended = mixed.flatten(1) @ out_weight.T
+    attended = choose(mixed.flatten(1), kept) @ out_weight.T
     middle, first_sum, first_statistics = add_norm_forward(
-        x,
+        choose(x, kept),
         attended,
         w.out_bias,
         w.attention_norm,
@@ -137,10 +140,9 @@ def forward(
         seeds.attention,
         s.dropout,
         s.eps,
-        is_kept=is_kept,
+        is_saved=is_saved,
     )
-    wide = middle @ up_weight.T
-    active = bias_gelu_forward(wide, w.up_bias, s.is_tanh)
+    active, wide = widen(middle, up_weight, w.up_bias, is_tanh=s.is_tanh, is_saved=is_saved)
     down = active @ down_weight.T
     out, second_sum, second_statistics = add_norm_forward(
         middle,
@@ -151,9 +153,9 @@ def forward(
         seeds.ffn,
         s.dropout,
         s.eps,
-        is_kept=is_kept,
+        is_saved=is_saved,
     )
-    return out, Kept(
+    return out, Saved(
         x=x,
         qkv=qkv,
         log_sums=log_sums,
@@ -175,43 +177,44 @@ def forward(
 def backward(
     gradient: Tensor,
     bounds: Tensor,
+    kept: Tensor | None,
     seeds: Seeds,
     weights: LayerWeights,
     settings: LayerSettings,
-    kept: Kept,
-) -> Gradients:  # (T, D)
-    w, s, k = weights, settings, kept
+    saved: Saved,
+) -> Gradients:  # (R, D)
+    w, s = weights, settings
     d_middle, d_down, second_sums = add_norm_backward(
-        gradient, k.second_sum, k.second_statistics, w.ffn_norm, seeds.ffn, s.dropout
+        gradient, saved.second_sum, saved.second_statistics, w.ffn_norm, seeds.ffn, s.dropout
     )
-    d_active = d_down @ k.down_weight
-    d_down_weight = product(d_down, k.active)
-    d_wide, d_up_bias = bias_gelu_backward(d_active, k.wide, w.up_bias, s.is_tanh)
-    d_up_weight = product(d_wide, k.middle)
-    d_middle.addmm_(d_wide, k.up_weight)
+    d_down_weight = product(d_down, saved.active)
+    d_wide, d_up_weight, d_up_bias = narrow(d_down, w.up_bias, saved, is_tanh=s.is_tanh)
+    d_middle.addmm_(d_wide, saved.up_weight)
     d_x, d_attended, first_sums = add_norm_backward(
         d_middle,
-        k.first_sum,
-        k.first_statistics,
+        saved.first_sum,
+        saved.first_statistics,
         w.attention_norm,
         seeds.attention,
         s.dropout,
     )
-    d_mixed = (d_attended @ k.out_weight).view_as(k.mixed)
-    d_out_weight = product(d_attended, k.mixed.flatten(1))
+    d_out_weight = product(d_attended, choose(saved.mixed.flatten(1), kept))
+    d_mixed, d_x = (
+        put_back(rows, kept, len(saved.x)) for rows in (d_attended @ saved.out_weight, d_x)
+    )
     d_qkv, d_qkv_bias = attend_kernel_backward(
-        d_mixed,
-        k.qkv,
+        d_mixed.view_as(saved.mixed),
+        saved.qkv,
         bounds,
         s.longest,
         seeds.shares,
-        k.mixed,
-        k.log_sums,
+        saved.mixed,
+        saved.log_sums,
         s.attention_dropout,
     )
     d_qkv = d_qkv.flatten(1)
-    d_qkv_weight = product(d_qkv, k.x)
-    d_x.addmm_(d_qkv, k.qkv_weight)
+    d_qkv_weight = product(d_qkv, saved.x)
+    d_x.addmm_(d_qkv, saved.qkv_weight)
     return Gradients(
         x=d_x,
         qkv=d_qkv_weight,
@@ -225,6 +228,39 @@ def backward(
     )
 
 
+def choose(rows: Tensor, kept: Tensor | None) -> Tensor:  # (T, D), (R,) -> (R, D)
+    return rows if kept is None else rows[kept]
+
+
+def put_back(rows: Tensor, kept: Tensor | None, count: int) -> Tensor:  # (R, D), (R,) -> (T, D)
+    """Where they were taken from, with zeros around; the same place twice is the sum."""
+    if kept is None:
+        return rows
+    return rows.new_zeros(count, rows.shape[1]).index_add_(0, kept, rows)
+
+
+def widen(
+    x: Tensor, weight: Tensor, bias: Tensor, *, is_tanh: bool, is_saved: bool
+) -> tuple[Tensor, Tensor]:  # (T, D), (U, D), (U,) -> (T, U), (T, U)
+    """gelu(x weight' + bias), and what gelu was taken of."""
+    if can_end(x):
+        return gelu_linear(x, weight, bias.to(x.dtype), is_saved=is_saved)
+    wide = x @ weight.T  # without the bias, which is added where this is read
+    return bias_gelu_forward(wide, bias, is_tanh), wide
+
+
+def narrow(
+    gradient: Tensor, bias: Tensor, saved: Saved, *, is_tanh: bool
+) -> tuple[Tensor, Tensor, Tensor]:  # (T, D) -> (T, U), (U, D), (U,)
+    """The gradients of what gelu was taken of, and of its matrix and bias."""
+    if can_end(gradient):
+        d_wide = times_gelu_slope(gradient, saved.down_weight, saved.wide)
+        return d_wide, product(d_wide, saved.middle), add_rows(d_wide)
+    d_active = gradient @ saved.down_weight
+    d_wide, d_bias = bias_gelu_backward(d_active, saved.wide, bias, is_tanh)
+    return d_wide, product(d_wide, saved.middle), d_bias
+
+
 def product(gradient: Tensor, x: Tensor) -> Tensor:  # (T, O), (T, I) -> (O, I)
     """The gradient of a matrix, in float32: of sums over all tokens, 8 bits are too few."""
     if x.is_cuda:
@@ -233,16 +269,24 @@ def product(gradient: Tensor, x: Tensor) -> Tensor:  # (T, O), (T, I) -> (O, I)
 
 
 def encode_layer(
-    x: Tensor, bounds: Tensor, seeds: Tensor, weights: LayerWeights, settings: LayerSettings
-) -> Tensor:  # (T, D), (N + 1,), (3,) -> (T, D)
-    """A layer's rows; `seeds` are for what is dropped, three numbers of 31 bits."""
-    is_kept = torch.is_grad_enabled()
+    x: Tensor,
+    bounds: Tensor,
+    kept: Tensor | None,
+    seeds: Tensor,
+    weights: LayerWeights,
+    settings: LayerSettings,
+) -> Tensor:  # (T, D), (N + 1,), (R,), (3,) -> (R, D)
+    """A layer's rows, or the `kept` ones; `seeds` are for what is dropped, three of 31 bits."""
+    is_saved = torch.is_grad_enabled()
     if torch.compiler.is_compiling():
-        rows: Tensor = layer_operation(x, bounds, seeds, list(weights), *settings, is_kept)[0]
+        rows: Tensor = layer_operation(x, bounds, kept, seeds, list(weights), *settings, is_saved)[
+            0
+        ]
         return rows
-    if not is_kept:
-        return forward(x, bounds, Seeds(*seeds.split(1)), weights, settings, is_kept=False)[0]
-    encoded: Tensor = EncodeLayer.apply(x, bounds, seeds, settings, *weights)
+    if not is_saved:
+        parts = Seeds(*seeds.split(1))
+        return forward(x, bounds, kept, parts, weights, settings, is_saved=False)[0]
+    encoded: Tensor = EncodeLayer.apply(x, bounds, kept, seeds, settings, *weights)
     return encoded
 
 
@@ -254,30 +298,33 @@ class EncodeLayer(torch.autograd.Function):
         ctx: Any,
         x: Tensor,
         bounds: Tensor,
+        kept: Tensor | None,
         seeds: Tensor,
         settings: LayerSettings,
         *weights: Tensor,
     ) -> Tensor:
-        out, kept = forward(
-            x, bounds, Seeds(*seeds.split(1)), LayerWeights(*weights), settings, is_kept=True
+        parts = Seeds(*seeds.split(1))
+        out, saved = forward(
+            x, bounds, kept, parts, LayerWeights(*weights), settings, is_saved=True
         )
         ctx.settings = settings
-        ctx.save_for_backward(bounds, seeds, *weights, *kept)
+        ctx.save_for_backward(bounds, kept, seeds, *weights, *saved)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        bounds, seeds, *rest = ctx.saved_tensors
+        bounds, kept, seeds, *rest = ctx.saved_tensors
         count = len(LayerWeights._fields)
         found = backward(
             gradient.contiguous(),
             bounds,
+            kept,
             Seeds(*seeds.split(1)),
             LayerWeights(*rest[:count]),
             ctx.settings,
-            Kept(*rest[count:]),
+            Saved(*rest[count:]),
         )
-        return found.x, None, None, None, *found.of_weights()
+        return found.x, None, None, None, None, *found.of_weights()
 
 
 # --- the same as an operation of torch, with shapes that a compiler can follow ---
@@ -287,6 +334,7 @@ class EncodeLayer(torch.autograd.Function):
 def layer_operation(
     x: Tensor,
     bounds: Tensor,
+    kept: Tensor | None,
     seeds: Tensor,
     weights: list[Tensor],
     num_heads: int,
@@ -295,23 +343,25 @@ def layer_operation(
     eps: float,
     is_tanh: bool,
     longest: int,
-    is_kept: bool,
+    is_saved: bool,
 ) -> list[Tensor]:
-    """The rows, then what is kept, without x."""
+    """The rows, then what is saved, without x."""
     settings = LayerSettings(num_heads, dropout, attention_dropout, eps, is_tanh, longest)
-    out, kept = forward(
-        x, bounds, Seeds(*seeds.split(1)), LayerWeights(*weights), settings, is_kept=is_kept
+    parts = Seeds(*seeds.split(1))
+    out, saved = forward(
+        x, bounds, kept, parts, LayerWeights(*weights), settings, is_saved=is_saved
     )
-    return [out, *kept[1:]] if is_kept else [out]
+    return [out, *saved[1:]] if is_saved else [out]
 
 
 @layer_operation.register_fake
-def _(x, bounds, seeds, weights, num_heads, *settings):
-    *_, is_kept = settings
+def _(x, bounds, kept, seeds, weights, num_heads, *settings):
+    *_, is_saved = settings
     num_tokens, hidden, wide = x.shape[0], x.shape[1], len(LayerWeights(*weights).up_bias)
+    num_rows = num_tokens if kept is None else kept.shape[0]
     heads = (num_heads, hidden // num_heads)
-    out = torch.empty_like(x)
-    if not is_kept:
+    out = x.new_empty(num_rows, hidden)
+    if not is_saved:
         return [out]
 
     return [
@@ -319,13 +369,13 @@ def _(x, bounds, seeds, weights, num_heads, *settings):
         x.new_empty(num_tokens, 3, *heads),
         x.new_empty(num_heads, num_tokens, dtype=torch.float32),
         x.new_empty(num_tokens, *heads),
-        torch.empty_like(x),
-        x.new_empty(2, num_tokens, dtype=torch.float32),
-        torch.empty_like(x),
-        x.new_empty(num_tokens, wide),
-        x.new_empty(num_tokens, wide),
-        torch.empty_like(x),
-        x.new_empty(2, num_tokens, dtype=torch.float32),
+        torch.empty_like(out),
+        x.new_empty(2, num_rows, dtype=torch.float32),
+        torch.empty_like(out),
+        x.new_empty(num_rows, wide),
+        x.new_empty(num_rows, wide),
+        torch.empty_like(out),
+        x.new_empty(2, num_rows, dtype=torch.float32),
         *(torch.empty_like(weight, dtype=x.dtype) for weight in weights if weight.ndim == 2),
     ]
 
@@ -334,9 +384,10 @@ def _(x, bounds, seeds, weights, num_heads, *settings):
 def layer_backward_operation(
     gradient: Tensor,
     bounds: Tensor,
+    kept: Tensor | None,
     seeds: Tensor,
     weights: list[Tensor],
-    kept: list[Tensor],
+    saved: list[Tensor],
     num_heads: int,
     dropout: float,
     attention_dropout: float,
@@ -349,38 +400,40 @@ def layer_backward_operation(
     found = backward(
         gradient.contiguous(),
         bounds,
+        kept,
         Seeds(*seeds.split(1)),
         LayerWeights(*weights),
         settings,
-        Kept(*kept),
+        Saved(*saved),
     )
     return list(found)
 
 
 @layer_backward_operation.register_fake
-def _(gradient, bounds, seeds, weights, kept, *settings):
-    w = LayerWeights(*weights)
+def _(gradient, bounds, kept, seeds, weights, saved, *settings):
+    w, x = LayerWeights(*weights), saved[0]
     sums = w.ffn_norm.new_empty(3, len(w.ffn_norm))
-    shapes = Gradients(gradient, w.qkv, w.qkv_bias, w.out, sums, w.up, w.up_bias, w.down, sums)
+    shapes = Gradients(x, w.qkv, w.qkv_bias, w.out, sums, w.up, w.up_bias, w.down, sums)
     return [torch.empty_like(shape) for shape in shapes]
 
 
 def remember(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    x, bounds, seeds, weights, *settings, is_kept = inputs
-    assert is_kept, "a layer whose gradient is wanted must keep what it made"
-    ctx.set_materialize_grads(False)  # what is kept has none, and zeros would be made for it
+    x, bounds, kept, seeds, weights, *settings, is_saved = inputs
+    assert is_saved, "a layer whose gradient is wanted must keep what it made"
+    ctx.set_materialize_grads(False)  # what is saved has none, and zeros would be made for it
     ctx.settings = settings
     ctx.num_weights = len(weights)
-    ctx.save_for_backward(bounds, seeds, *weights, x, *output[1:])
+    ctx.save_for_backward(bounds, kept, seeds, *weights, x, *output[1:])
 
 
 def walk_back(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
-    bounds, seeds, *rest = ctx.saved_tensors
-    weights, kept = rest[: ctx.num_weights], rest[ctx.num_weights :]
+    bounds, kept, seeds, *rest = ctx.saved_tensors
+    weights, saved = rest[: ctx.num_weights], rest[ctx.num_weights :]
     found = Gradients(
-        *layer_backward_operation(gradients[0], bounds, seeds, weights, kept, *ctx.settings)
+        *layer_backward_operation(gradients[0], bounds, kept, seeds, weights, saved, *ctx.settings)
     )
-    return found.x, None, None, list(found.of_weights()), None, None, None, None, None, None, None
+    none_of_settings = [None] * (len(LayerSettings._fields) + 1)
+    return found.x, None, None, None, list(found.of_weights()), *none_of_settings
 
 
 layer_operation.register_autograd(walk_back, setup_context=remember)

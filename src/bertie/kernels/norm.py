@@ -41,7 +41,7 @@ def norm_forward(
     ROWS: tl.constexpr,
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
-    IS_KEPT: tl.constexpr,
+    IS_SAVED: tl.constexpr,
 ):
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]  # (ROWS, 1)
     columns = tl.arange(0, WIDTH)[None, :]  # (1, WIDTH)
@@ -61,7 +61,7 @@ def norm_forward(
     normed = off * inverse * tl.load(weight + columns, mask=is_column, other=0.0)
     normed += tl.load(shift + columns, mask=is_column, other=0.0)
     tl.store(out + places, normed.to(out.dtype.element_ty), mask=is_inside)
-    if IS_KEPT:
+    if IS_SAVED:
         tl.store(summed + places, z.to(summed.dtype.element_ty), mask=is_inside)
         tl.store(statistics + rows, center, mask=rows < num_rows)
         tl.store(statistics + num_rows + rows, inverse, mask=rows < num_rows)
@@ -135,12 +135,12 @@ def add_norm_forward(
     dropout: float,
     eps: float,
     *,
-    is_kept: bool,
+    is_saved: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # (T, D), (T, D), 3 (D,) -> (T, D), (T, D), (2, T)
     """The normed rows; for the backward pass, the sums and their means and 1 / deviations."""
     num_rows, size = y.shape
     out = torch.empty_like(y)
-    summed = torch.empty_like(y) if is_kept else y
+    summed = torch.empty_like(y) if is_saved else y
     statistics = torch.empty(2, num_rows, dtype=torch.float32, device=y.device)
     shape = shape_of(size)
     norm_forward[(triton.cdiv(num_rows, shape["ROWS"]),)](
@@ -157,7 +157,7 @@ def add_norm_forward(
         eps,
         **shape,
         **chance_of(dropout),
-        IS_KEPT=is_kept,
+        IS_SAVED=is_saved,
         num_warps=1,
     )
     return out, summed, statistics

@@ -18,7 +18,8 @@ from torch.utils.checkpoint import checkpoint
 from bertie.errors import UserError
 from bertie.model.config import ModelConfig
 from bertie.model.elmo import TwoWayLayer
-from bertie.model.encoder import Embeddings, Layer, Pooler
+from bertie.model.encoder import Embeddings, Layer, Pooler, pooled_rows
+from bertie.model.graphs import Flat, Graphs
 from bertie.model.heads import get_head, make_head
 from bertie.model.lstm import BiLstm
 
@@ -67,15 +68,33 @@ class Bert(nn.Module):
         self.config = config
         self.heads = tuple(heads)
         self.num_labels = num_labels
+        self.graphs: Graphs | None = None  # of the encoder, for training with small batches
         self.recomputes = False  # layers in the backward pass, rather than keeping what they made
-        reads_pooled = any(get_head(name).reads == "pooled" for name in heads)
+        self.reads = {get_head(name).reads for name in heads}
         self.embeddings = Embeddings(config)
         self.layers = make_layers(config)
         self.bilstm = make_bilstm(config)
-        self.pooler = Pooler(config) if has_pooler or reads_pooled else None
+        self.pooler = Pooler(config) if has_pooler or "pooled" in self.reads else None
         for name in heads:
             self.add_module(name, make_head(name, config, num_labels))
         initialise(self, config.init_std, generator)
+
+    def record(self) -> None:
+        """From now on, training with small batches plays the encoder from CUDA graphs."""
+
+        def encode(
+            ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
+        ) -> Tensor:
+            kept = self._pooled_rows(bounds, len(ids)) if self.reads_pooled else None
+            return self.encode(ids, segments, positions, bounds, longest, kept=kept)
+
+        parameters = [*self.embeddings.parameters(), *self.layers.parameters()]
+        self.graphs = Graphs(encode, parameters, self.config.max_positions)
+
+    @property
+    def reads_pooled(self) -> bool:
+        """Whether the heads read the row of each sequence that is pooled, and no other."""
+        return self.reads == {"pooled"}
 
     def encode(
         self,
@@ -136,7 +155,7 @@ class Bert(nn.Module):
     def pool(self, hidden: Tensor, bounds: Tensor) -> Tensor:  # (T, D), (N + 1,) -> (N, D)
         if self.pooler is None:
             raise UserError("this model has no pooler; build or open it with has_pooler=True")
-        pooled: Tensor = self.pooler(hidden, bounds)
+        pooled: Tensor = self.pooler(hidden[self._pooled_rows(bounds, len(hidden))])
         return pooled
 
     def output_layer(self, head: str = "masked_lm") -> tuple[Tensor, Tensor]:  # (V, E), (V,)
@@ -162,17 +181,55 @@ class Bert(nn.Module):
         With `is_projected` false the first are (M, E), what `output_layer` is to be applied to: for
         a loss that never stores all the logits.
         """
-        hidden = self.encode(ids, segments, positions, bounds, longest)  # (T, D)
-        pooled = None if self.pooler is None else self.pooler(hidden, bounds)  # (N, D)
+        read = self._rows_read(Flat(ids, segments, positions, bounds), longest, predicted)
         logits = []
         for name in self.heads:
             head, reads = self.get_submodule(name), get_head(name).reads
             if reads in ("predicted", "behind"):
-                rows = hidden if predicted is None else hidden[move(predicted, reads, hidden)]
-                logits.append(head(rows, self.embeddings.token.weight if is_projected else None))
+                pieces = self.embeddings.token.weight if is_projected else None
+                logits.append(head(read[reads], pieces))
             else:
-                logits.append(head(pooled if reads == "pooled" else hidden))
+                logits.append(head(read[reads]))
         return tuple(logits)
+
+    def _rows_read(
+        self, flat: Flat, longest: int, predicted: Tensor | None
+    ) -> dict[str, Tensor]:  # (T, D), (N, D) or (M, D) each
+        """What the heads read: all tokens, pooled rows, those that are predicted or behind these.
+
+        If none reads all, the last layer makes no more than what is read: of base at 15% predicted
+        tokens, a twentieth of all the work is spared.
+        """
+        num_tokens = len(flat.ids)
+        parts = {}  # (R,) each
+        if "pooled" in self.reads:
+            parts["pooled"] = self._pooled_rows(flat.bounds, num_tokens)
+        if predicted is not None:
+            # A tail that is ignored may point behind the last row.
+            places = {"predicted": predicted, "behind": (predicted + 1).clamp(max=num_tokens - 1)}
+            parts |= {reads: rows for reads, rows in places.items() if reads in self.reads}
+        if parts and self.reads == set(parts):
+            rows = self._play_or_encode(flat, longest, torch.cat(list(parts.values())))
+            found = dict(zip(parts, rows.split([len(p) for p in parts.values()]), strict=True))
+        else:
+            hidden = self._play_or_encode(flat, longest, None)
+            found = dict.fromkeys(self.reads, hidden)
+            found |= {reads: hidden[rows] for reads, rows in parts.items()}
+        if self.pooler is not None and "pooled" in found:
+            found["pooled"] = self.pooler(found["pooled"])
+        return found
+
+    def _pooled_rows(self, bounds: Tensor, num_tokens: int) -> Tensor:  # (N + 1,) -> (N,)
+        return pooled_rows(bounds, num_tokens, is_last=self.config.reads_last)
+
+    def _play_or_encode(self, flat: Flat, longest: int, kept: Tensor | None) -> Tensor:
+        """(T, D), or the (R, D) that are kept; played where it is recorded."""
+        if self.graphs is not None and self.training and torch.is_grad_enabled():
+            num_rows = len(flat.bounds) - 1 if self.reads_pooled else len(flat.ids)
+            rows = self.graphs.play(flat, longest, num_rows)
+            if rows is not None:
+                return rows if kept is None or self.reads_pooled else rows[kept]
+        return self.encode(*flat, longest, kept=kept)
 
 
 def make_layers(config: ModelConfig) -> nn.ModuleList:
@@ -192,11 +249,6 @@ def make_bilstm(config: ModelConfig) -> BiLstm | None:
         num_layers=config.bilstm_layers,
         dropout=config.dropout,
     )
-
-
-def move(predicted: Tensor, reads: str, hidden: Tensor) -> Tensor:  # (M,) -> (M,)
-    """The rows that a head reads; a tail that is ignored may point behind the last."""
-    return predicted if reads == "predicted" else (predicted + 1).clamp(max=len(hidden) - 1)
 
 
 @torch.no_grad()

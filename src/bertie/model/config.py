@@ -292,16 +292,22 @@ def train_memory(
     """To pre-train with both heads: what is held when the backward pass begins.
 
     A layer keeps, for each token, ten rows of H (inputs of the matrices and norms, dropout masks),
-    two of F and three rows of attention weights for each head; measured in the tests.
+    two of F and three rows of attention weights for each head; the last one half of the ten and
+    those of F only where a head reads the token. Measured in the tests.
     """
     weights = 4 * count_parameters(config, ("masked_lm", "next_sentence"))
     h, a, f = config.hidden_size, config.num_heads, config.ffn_size
     layer = 10 * h + 2 * f + 3 * a * length
+    num_read = min(1.0, predicted_share + 1 / length)  # the first of a sequence is pooled
+    spared = (1 - num_read) * (5 * h + 2 * f)
     if config.layer == "lstm":  # four gates, cells, what goes in and out, dropout masks
-        layer = 8 * h
-    layers = config.num_layers * layer + config.bilstm_layers * 9 * h
-    logits = predicted_share * (4 * h + 2 * config.vocab_size)
-    activations = round(4 * batch_size * length * (layers + 3 * h + logits))
+        layer, spared = 8 * h, 0
+    if config.bilstm_layers:  # which reads all rows
+        spared = 0
+    layers = config.num_layers * layer + config.bilstm_layers * 9 * h - spared
+    e = config.input_size
+    logits = predicted_share * (h + 3 * e + 2 * config.vocab_size)
+    activations = round(4 * batch_size * length * (layers + 3 * e + logits))
     return Memory(
         weights=weights, gradients=weights, optimizer=2 * weights, activations=activations
     )

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertie.kernels import can_encode, stream_dtype
+from bertie.kernels import HALF, can_encode, can_use, stream_dtype
 from bertie.model.attention import attend
 from bertie.model.config import ModelConfig
 from bertie.model.dropout import Dropout, add_dropped
@@ -62,12 +62,16 @@ class Embeddings(nn.Module):
         self.projection = nn.Linear(size, config.hidden_size) if is_smaller else None
 
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor) -> Tensor:  # 3 (T,)
+        dtype = stream_dtype(self.token.weight)
+        is_plain = self.position is not None and not self.is_product and self.projection is None
+        if is_plain and can_use(ids) and dtype in HALF and not torch.compiler.is_compiling():
+            return self.forward_in_kernels(ids, segments, positions, dtype)
         token, segment, place = self.token(ids), self.segment(segments), self.place(positions)
         combined = token * segment * place if self.is_product else token + segment + place  # (T, E)
         rows: Tensor = self.dropout(self.norm(combined))
         if self.projection is not None:
             rows = self.projection(rows)  # (T, D)
-        return rows.to(stream_dtype(rows))
+        return rows.to(dtype)
 
     def place(self, positions: Tensor) -> Tensor:  # (T,) -> (T, E)
         if self.position is None:
@@ -75,6 +79,29 @@ class Embeddings(nn.Module):
             return (self.wave_height * waves(positions, size)).to(dtype)
         rows: Tensor = self.position(positions)
         return rows
+
+    def forward_in_kernels(
+        self, ids: Tensor, segments: Tensor, positions: Tensor, dtype: torch.dtype
+    ) -> Tensor:  # (T, D)
+        """The same on a GPU in half precision, see bertie.kernels.embeddings."""
+        from bertie.kernels.embeddings import EmbeddingWeights, Places, embed
+
+        assert self.position is not None
+        weights = EmbeddingWeights(
+            token=self.token.weight,
+            segment=self.segment.weight,
+            position=self.position.weight,
+            norm=self.norm.weight,
+            norm_bias=self.norm.bias,
+        )
+        return embed(
+            Places(ids, segments, positions),
+            torch.randint(2**31 - 1, (1,), device=ids.device),
+            weights,
+            dropout=self.dropout.share if self.training else 0.0,
+            eps=self.norm.eps,
+            dtype=dtype,
+        )
 
 
 class SelfAttention(nn.Module):
@@ -94,7 +121,9 @@ class SelfAttention(nn.Module):
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (T, 3, H, K)
         dropout = self.dropout if self.training else 0.0
         mixed = attend(qkv, bounds, longest, dropout, is_left=self.is_left)  # (T, H, K)
-        out: Tensor = self.out((mixed if kept is None else mixed[kept]).flatten(1))  # (R, D)
+        if kept is not None:
+            mixed = mixed.index_select(0, kept)
+        out: Tensor = self.out(mixed.flatten(1))  # (R, D)
         return out
 
 
@@ -128,16 +157,18 @@ class Layer(nn.Module):
     ) -> Tensor:  # (T, D) -> (R, D)
         """All rows, or those that are `kept` (R,) of the last layer, where only these are read."""
         if can_encode(x, self.attention.num_heads) and not self.attention.is_left:
-            rows = self.forward_in_kernels(x, bounds, longest)
-            return rows if kept is None else rows[kept]
+            return self.forward_in_kernels(x, bounds, longest, kept)
         dropout = self.dropout if self.training else 0.0
         attended = self.attention(x, bounds, longest, kept)  # (R, D)
-        x = self.attention_norm(add_dropped(x if kept is None else x[kept], attended, dropout))
+        residual = x if kept is None else x.index_select(0, kept)
+        x = self.attention_norm(add_dropped(residual, attended, dropout))
         y: Tensor = self.ffn_norm(add_dropped(x, self.ffn(x), dropout))
         return y
 
-    def forward_in_kernels(self, x: Tensor, bounds: Tensor, longest: int) -> Tensor:
-        """The same on a GPU in half precision, see bertie.kernels.layer. (T, D) -> (T, D)"""
+    def forward_in_kernels(
+        self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None
+    ) -> Tensor:  # (T, D) -> (R, D)
+        """The same on a GPU in half precision, see bertie.kernels.layer."""
         from bertie.kernels.layer import LayerSettings, LayerWeights, encode_layer
 
         attention, norm, ffn = self.attention, self.attention_norm, self.ffn
@@ -164,7 +195,7 @@ class Layer(nn.Module):
             longest=longest,
         )
         seeds = torch.randint(2**31 - 1, (3,), device=x.device)
-        return encode_layer(x, bounds, seeds, weights, settings)
+        return encode_layer(x, bounds, kept, seeds, weights, settings)
 
 
 class Pooler(nn.Module):
@@ -172,12 +203,17 @@ class Pooler(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.reads_last = config.reads_last
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, hidden: Tensor, bounds: Tensor) -> Tensor:  # (T, D), (N + 1,) -> (N, D)
-        # An empty sequence at the end, there to keep N fixed, starts one row behind the last.
-        read = bounds[1:] - 1 if self.reads_last else bounds[:-1]
-        rows = hidden[read.clamp(0, hidden.shape[0] - 1)]  # (N, D)
+    def forward(self, rows: Tensor) -> Tensor:  # (N, D) -> (N, D)
         pooled: Tensor = self.dense(rows).tanh()
         return pooled
+
+
+def pooled_rows(bounds: Tensor, num_tokens: int, *, is_last: bool) -> Tensor:  # (N + 1,) -> (N,)
+    """The rows that are pooled: where each sequence begins, or where it ends.
+
+    An empty sequence at the end, there to keep N fixed, starts one row behind the last.
+    """
+    rows = bounds[1:] - 1 if is_last else bounds[:-1]
+    return rows.clamp(0, num_tokens - 1)

@@ -19,6 +19,7 @@ from bertie import kernels
 from bertie.checkpoint.state import Checkpoint, Counters, Saving, save_checkpoint
 from bertie.errors import UserError
 from bertie.model.bert import Bert
+from bertie.model.config import ModelConfig
 from bertie.objectives import Term
 from bertie.train.budget import Budget
 from bertie.train.distributed import (
@@ -52,6 +53,7 @@ class TrainConfig:
     precision: Precision = "fp32"
     compile: bool = False  # by torch.compile; batches then have a fixed shape
     kernels: bool = True  # our own, on a GPU in half precision; false: torch's
+    graphs: bool = True  # record small steps on a GPU and play them again (with our kernels)
     recompute: bool = False  # activations, in the backward pass: a third more work, less memory
     sharding: Sharding = "none"  # full: weights too large for one GPU lie over all of them
     device: Device = "auto"  # cuda if there is one
@@ -134,6 +136,27 @@ def catch_signals(caught: list[int]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def can_record(model: Bert, config: TrainConfig, world: World) -> bool:
+    """Whether the encoder can be played from CUDA graphs: one GPU, and our kernels in it."""
+    is_plain = not config.compile and not config.recompute and config.sharding == "none"
+    is_alone = world.device.type == "cuda" and world.size == 1
+    return (
+        config.graphs
+        and is_plain
+        and is_alone
+        and config.precision in DTYPES
+        and is_recordable(model.config)
+        and model.config.head_size in kernels.HEAD_SIZES
+        and kernels.can_use(model.embeddings.token.weight)
+    )
+
+
+def is_recordable(config: ModelConfig) -> bool:
+    """Whether all layers run in our kernels, which an LSTM and attention to the left do not."""
+    has_lstm = config.layer == "lstm" or config.bilstm_layers > 0
+    return config.attention == "both" and not has_lstm
+
+
 class Trainer(Generic[M]):
     """A model in training: the weights, the optimizer and how far it has come."""
 
@@ -160,6 +183,8 @@ class Trainer(Generic[M]):
         if config.compile:
             model.compile(dynamic=False)
         self.spread = spread(model, world, config.sharding)
+        if isinstance(model, Bert) and can_record(model, config, world):
+            model.record()
         self.optimizer = BertOptimizer(model, optim)
         scale = FIRST_SCALE if config.precision == "fp16" else 1.0
         self.counters = Counters(loss_scale=scale) if resume is None else resume.counters
@@ -281,6 +306,7 @@ class Trainer(Generic[M]):
             for name, term in terms.items():
                 for kind, value in (("loss", term.total.detach()), ("accuracy", term.num_right)):
                     sums[f"{name}_{kind}"] = sums.get(f"{name}_{kind}", 0) + value
+            del terms, parts  # or the next micro-batch could not be recorded
         return sums
 
     def clip(self) -> Tensor:

@@ -1,0 +1,137 @@
+"""A run on a GPU: fed by the loader, beside batches that are already there; kernels on and off.
+
+    python benchmarks/pretrain_gpu.py --store STORE                    # base, 300 steps of 512
+
+The run is that of `bertie pretrain`, with its loop, its log and processes that make batches of the
+store. Its speed is the median over its lines, the first third left out; that of batches which lie
+on the GPU already is of the same steps, see train_step.py. The losses are those of training, means
+of ten steps: twice with the kernels (two seeds, to see what chance does) and once without.
+"""
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+import machine
+from bertie.data.instances import InstanceConfig
+from bertie.data.loader import Loader
+from bertie.data.steps import DataConfig, LoaderConfig
+from bertie.data.store import open_store
+from bertie.model.bert import Bert
+from bertie.model.config import named_size
+from bertie.pretrain import PretrainRecipe, pretrain
+from bertie.train.log import METRICS
+from bertie.train.loop import TrainConfig
+from bertie.train.optim import OptimConfig
+from train_step import Way, make_ours, time_turn
+
+GPU = torch.device("cuda")
+LENGTH, EVERY, DIFFERENT_STEPS = 128, 10, 12
+NEVER = 10**9
+
+
+def make_recipe(options: argparse.Namespace) -> PretrainRecipe:
+    loader = LoaderConfig(
+        batch_size=options.batch,
+        micro_tokens=options.batch * LENGTH,
+        num_workers=options.workers,
+    )
+    return PretrainRecipe(
+        store=options.store,
+        model=named_size(options.size),
+        data=DataConfig(instances=InstanceConfig(max_length=LENGTH), loader=loader),
+        optim=OptimConfig(name="adamw", peak=3e-4, warmup=0.1, schedule="linear"),
+        train=TrainConfig(
+            budget=f"{options.steps} steps",
+            precision="bf16",
+            device="cuda",
+            log_every=EVERY,
+            evaluate_every=NEVER,
+            save_every=NEVER,
+        ),
+    )
+
+
+def run(recipe: PretrainRecipe, folder: Path, *, seed: int, kernels: bool) -> list[dict[str, Any]]:
+    """The lines of its log."""
+    out = folder / f"{seed}-{kernels}"
+    pretrain(replace(recipe, out=out, train=replace(recipe.train, seed=seed, kernels=kernels)))
+    lines = (out / METRICS).read_text(encoding="utf-8").splitlines()
+    return [line for line in map(json.loads, lines) if "mlm_loss" in line]
+
+
+def speed_of(lines: list[dict[str, Any]]) -> float:
+    return median(line["tokens_per_s"] for line in lines[len(lines) // 3 :])
+
+
+def measure_ready(recipe: PretrainRecipe, rounds: int) -> float:
+    """Tokens a second of the first steps, which lie on the GPU."""
+    assert recipe.store is not None and recipe.model is not None
+    store = open_store(recipe.store)
+    with Loader(store, recipe.data) as loader:
+        steps = [loader.step(number) for number in range(DIFFERENT_STEPS)]
+    config = replace(recipe.model, vocab_size=store.manifest.vocab_size)
+    model = Bert(config, recipe.heads, generator=torch.Generator().manual_seed(0)).to(GPU).train()
+    train_step = make_ours(model, Way(who="bertie", precision="bf16"), steps, GPU)
+    num_tokens = sum(step.num_tokens for step in steps)
+    taken = [time_turn(train_step, range(len(steps)), GPU) for _ in range(rounds + 1)]
+    return num_tokens / median(taken[1:])
+
+
+def compare(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, float]:
+    """How far two curves lie apart."""
+    pairs = [(a["mlm_loss"], b["mlm_loss"]) for a, b in zip(one, other, strict=True)]
+    last = pairs[-len(pairs) // 5 :]
+    return {
+        "mean_distance": round(mean(abs(a - b) for a, b in pairs), 4),
+        "difference_of_the_last_fifth": round(mean(a - b for a, b in last), 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--store", type=Path, required=True, help="of `bertie prepare`")
+    parser.add_argument("--size", default="base")
+    parser.add_argument("--batch", type=int, default=512, help="sequences a step")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    recipe = make_recipe(options)
+    with TemporaryDirectory() as folder:
+        first = run(recipe, Path(folder), seed=0, kernels=True)
+        ready = measure_ready(recipe, options.rounds)
+        second = run(recipe, Path(folder), seed=1, kernels=True)
+        plain = run(recipe, Path(folder), seed=0, kernels=False)
+    result = {
+        "device": torch.cuda.get_device_name(),
+        "size": options.size,
+        "sequences_a_step": options.batch,
+        "workers": options.workers,
+        "tokens_per_s": {
+            "fed by the loader": round(speed_of(first)),
+            "fed by the loader, another seed": round(speed_of(second)),
+            "batches already there": round(ready),
+            "fed, without kernels": round(speed_of(plain)),
+        },
+        "fed_share_of_ready": round(speed_of(first) / ready, 4),
+        "without_kernels_to_with": compare(plain, first),
+        "another_seed_to_with": compare(second, first),
+        "mlm_loss": {
+            name: [round(line["mlm_loss"], 4) for line in lines]
+            for name, lines in (("kernels", first), ("another seed", second), ("plain", plain))
+        },
+    }
+    for name, value in result.items():
+        print(name, value)
+    print("saved", machine.save("pretrain-cuda", machine.describe("torch", "numpy"), result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""The encoder recorded once for each shape and played again: no Python between its kernels.
+
+A step of a few hundred tokens takes a GPU a millisecond or two, and Python twenty to ask for it:
+fine-tuning waits for Python. CUDA graphs ask once. A graph has a fixed shape, so sequences in a row
+are filled up to one of a few shapes by others of [PAD], which no head reads and no loss counts.
+"""
+
+# T tokens of all sequences in a row   N sequences   D hidden size
+# R rows that are read: all T, or the first of each sequence
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+MOST_TOKENS = 16_384  # beyond, a GPU has enough to do
+MOST_GRAPHS = 32
+TIMES_SEEN = 2  # before a shape is recorded
+
+
+class Shape(NamedTuple):
+    """What a graph is recorded for."""
+
+    num_tokens: int
+    num_sequences: int
+    longest: int
+
+
+class Flat(NamedTuple):
+    """Sequences in a row, as bertie.model.bert.Packed has them."""
+
+    ids: Tensor  # (T,)
+    segments: Tensor  # (T,)
+    positions: Tensor  # (T,)
+    bounds: Tensor  # (N + 1,)
+
+
+def choose_shape(num_tokens: int, num_sequences: int, longest: int, most: int) -> Shape:
+    """The next larger of a few shapes: at most an eighth more tokens, and 64.
+
+    `most` is how long a sequence can be at all.
+    """
+    rounded = min(most, 1 << max(4, (longest - 1).bit_length()))
+    step = max(64, 1 << max(0, num_tokens.bit_length() - 4))
+    tokens = -(-num_tokens // step) * step
+    return Shape(tokens, num_sequences + -(-step // rounded), rounded)
+
+
+def fill(flat: Flat, shape: Shape) -> Flat:
+    """The same in this shape: behind the last sequence come others of id 0, then empty ones."""
+    num_tokens, num_sequences = len(flat.ids), len(flat.bounds) - 1
+    num_more, device = shape.num_tokens - num_tokens, flat.ids.device
+    more = torch.arange(num_more, device=device)
+    ends = torch.arange(1, shape.num_sequences - num_sequences + 1, device=device) * shape.longest
+    zeros = torch.zeros_like(more)
+    return Flat(
+        ids=torch.cat([flat.ids, zeros]),
+        segments=torch.cat([flat.segments, zeros]),
+        positions=torch.cat([flat.positions, more % shape.longest]),
+        bounds=torch.cat([flat.bounds, (num_tokens + ends).clamp(max=shape.num_tokens)]),
+    )
+
+
+class Encode(Protocol):
+    """Embeddings and layers, in one call: rows (R, D)."""
+
+    def __call__(
+        self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
+    ) -> Tensor: ...
+
+
+class Places(NamedTuple):
+    """What all graphs of an encoder share: they are played one after the other."""
+
+    pool: Any  # of memory for what is made on the way
+    parameters: tuple[nn.Parameter, ...]
+    found: tuple[Tensor, ...]  # gradients, as the parameters are
+
+
+class Recorded:
+    """Forward and backward pass of one shape, as graphs with fixed places for what goes in."""
+
+    def __init__(self, encode: Encode, places: Places, flat: Flat, longest: int) -> None:
+        self.flat = Flat(*(part.clone() for part in flat))
+        self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+
+        def run() -> Tensor:
+            # A weight's cast that autocast has cached would be played, and not made, again.
+            is_on, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+            with torch.autocast("cuda", dtype, enabled=is_on, cache_enabled=False):
+                return encode(*self.flat, longest=longest)
+
+        def walk_back(rows: Tensor, gradient: Tensor) -> None:
+            found = torch.autograd.grad(rows, places.parameters, gradient, materialize_grads=True)
+            torch._foreach_copy_(list(places.found), list(found))
+
+        aside = torch.cuda.Stream()
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # kernels are compiled, workspaces made
+            for _ in range(2):
+                rows = run()
+                self.gradient = torch.zeros_like(rows)
+                walk_back(rows, self.gradient)
+                del rows  # or what is recorded would wait for this stream
+        torch.cuda.current_stream().wait_stream(aside)
+        with torch.cuda.graph(self.forward, pool=places.pool):
+            rows = run()
+        with torch.cuda.graph(self.backward, pool=places.pool):
+            walk_back(rows, self.gradient)
+        self.rows = rows.detach()
+
+
+class Play(torch.autograd.Function):
+    """A recorded encoder, as autograd sees it: rows of the flat sequences, gradients of weights."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        graphs: "Graphs",
+        recorded: Recorded,
+        flat: Flat,
+        num_rows: int,
+        *parameters: Tensor,
+    ) -> Tensor:
+        torch._foreach_copy_(list(recorded.flat), list(flat))
+        recorded.forward.replay()
+        graphs.is_waiting = True
+        ctx.graphs, ctx.recorded, ctx.num_rows = graphs, recorded, num_rows
+        return recorded.rows[:num_rows].clone()  # the next replay writes to the same place
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        recorded, num_rows = ctx.recorded, ctx.num_rows
+        recorded.gradient[:num_rows] = gradient
+        recorded.gradient[num_rows:] = 0
+        recorded.backward.replay()
+        ctx.graphs.is_waiting = False
+        return None, None, None, None, *torch._foreach_mul(list(ctx.graphs.places.found), 1.0)
+
+
+class Graphs:
+    """The recorded shapes of one encoder in training, on one GPU."""
+
+    def __init__(
+        self, encode: Encode, parameters: Iterable[nn.Parameter], max_positions: int
+    ) -> None:
+        self.encode, self.max_positions = encode, max_positions
+        learned = tuple(p for p in parameters if p.requires_grad)
+        self.places = Places(
+            pool=torch.cuda.graph_pool_handle(),
+            parameters=learned,
+            found=tuple(torch.empty_like(p) for p in learned),
+        )
+        self.recorded: dict[Shape, Recorded] = {}
+        self.times_seen: Counter[Shape] = Counter()
+        self.is_waiting = False  # for the backward pass of what was played last
+
+    def play(self, flat: Flat, longest: int, num_rows: int) -> Tensor | None:  # (R, D)
+        """The first `num_rows` rows; none where this shape is not recorded, and not to be."""
+        num_tokens = len(flat.ids)
+        if num_tokens > MOST_TOKENS or self.is_waiting:
+            return None
+        shape = choose_shape(num_tokens, len(flat.bounds) - 1, longest, self.max_positions)
+        self.times_seen[shape] += 1
+        if self.times_seen[shape] < TIMES_SEEN:
+            return None
+        filled = fill(flat, shape)
+        if shape not in self.recorded:
+            if len(self.recorded) == MOST_GRAPHS:
+                return None
+            self.recorded[shape] = Recorded(self.encode, self.places, filled, shape.longest)
+        rows: Tensor = Play.apply(  # type: ignore[no-untyped-call]
+            self, self.recorded[shape], filled, num_rows, *self.places.parameters
+        )
+        return rows
