@@ -320,8 +320,8 @@ def test_what_a_kill_left_is_cleared_away(finished: dict[str, Path], model: Path
 # --- what is missing or wrong ---
 
 
-def test_a_fine_tuning_needs_a_model_data_and_a_place() -> None:
-    with pytest.raises(UserError, match="--model DIR --train FILE --out DIR"):
+def test_a_fine_tuning_needs_data_and_a_place() -> None:
+    with pytest.raises(UserError, match="--train FILE --out DIR"):
         finetune(recipe("classify"))
 
 

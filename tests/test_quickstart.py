@@ -1,20 +1,24 @@
 """The quickstart runs offline on this machine's own documentation."""
 
 import json
+import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from bertie import quickstart
+from bertie import embedded, quickstart
+from bertie.checkpoint.importing import import_model
 from bertie.checkpoint.model_dir import open_model
 from bertie.config import read_recipe
 from bertie.errors import UserError
 from bertie.model.bert import Bert
-from bertie.pretrain import PretrainRecipe
+from bertie.pretrain import PretrainRecipe, evaluate_start, pretrain
 from bertie.quickstart import Scale, clear, run_quickstart
 from bertie.text.tokenizer import Tokenizer
+from tests.infer.models import make_directory
 
 SMALL = ("model.hidden_size=16", "model.num_layers=1")
 TOY = Scale(
@@ -23,7 +27,9 @@ TOY = Scale(
     num_each=10,
     held_out_percent=30,
     pretrain=(*SMALL, "train.budget=3 steps", "train.threads=1"),
+    adapt=("data.instances.max_length=24", "train.budget=3 steps", "train.threads=1"),
     finetune=("train.budget=1 epochs", "train.threads=1"),
+    finetune_adapted=("train.budget=1 epochs", "train.threads=1"),
 )
 VERBS = ["vocab", "tokenize", "prepare", "pretrain", "fill", "finetune", "serve"]
 PACKAGES = ("email", "json", "http", "logging")
@@ -31,14 +37,34 @@ PACKAGES = ("email", "json", "http", "logging")
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
-    """The folder, and what was said, of a second run: it starts afresh."""
+    """The folder, and what was said, of a second run, without a model that ships.
+
+    A second run starts afresh.
+    """
     out = tmp_path_factory.mktemp("toy") / "quickstart"
-    sources = [(p, path) for p, path in quickstart.find_sources() if p in PACKAGES]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quickstart, "find_sources", lambda: sources)
+        take_few_sources(patch)
+        patch.delenv(embedded.VARIABLE, raising=False)
+        patch.setattr(embedded, "FOLDER", out / "nothing")
         for _ in range(2):
             lines = list(run_quickstart(out, TOY))
     return out, lines
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """The same with a model that ships, so to say."""
+    folder = tmp_path_factory.mktemp("shipped")
+    import_model(make_directory(folder), folder / "shipped", storage="int8")
+    with pytest.MonkeyPatch.context() as patch:
+        take_few_sources(patch)
+        patch.setenv(embedded.VARIABLE, str(folder / "shipped"))
+        return folder, list(run_quickstart(folder / "quickstart", TOY))
+
+
+def take_few_sources(patch: pytest.MonkeyPatch) -> None:
+    sources = [(p, path) for p, path in quickstart.find_sources() if p in PACKAGES]
+    patch.setattr(quickstart, "find_sources", lambda: sources)
 
 
 def test_the_quickstart_goes_the_whole_way(toy: tuple[Path, list[str]]) -> None:
@@ -71,6 +97,43 @@ def test_the_model_before_training_is_the_one_that_training_began_with(
     begun = Bert(found.config, recipe.heads, generator=torch.Generator().manual_seed(0))
     for name, weight in found.named_parameters():
         torch.testing.assert_close(weight, begun.get_parameter(name), rtol=0, atol=0)
+
+
+def test_the_model_that_ships_comes_first(shipped: tuple[Path, list[str]]) -> None:
+    folder, lines = shipped
+    out = folder / "quickstart"
+    said = [line.split()[2] for line in lines if line.startswith("$ bertie")]
+    verbs = ["fill", "prepare", "pretrain", "vocab", "tokenize", "finetune", "serve"]
+    assert list(dict.fromkeys(said)) == verbs
+    assert sum("--start embedded" in line for line in lines) == 1
+    assert sum("--vocab embedded" in line for line in lines) == 1
+    assert open_model(out / "adapted" / "model").model.heads == ("masked_lm", "next_sentence")
+    assert open_model(out / "adapted_finetuned" / "model").model.heads == ("sequence",)
+    assert sum(line.strip().startswith(("before:", "after:")) for line in lines) == 20
+    assert sum(bool(re.search(r"(weights|random|ships) +[0-9.]+%$", line)) for line in lines) == 4
+
+
+def test_its_perplexity_is_that_of_held_out_text(shipped: tuple[Path, list[str]]) -> None:
+    folder, lines = shipped
+    found = {
+        name: float(re.search(rf"{name} +([0-9.]+) +[0-9.]+%", "\n".join(lines))[1])
+        for name in ("as it ships", "after that minute")
+    }
+    out = folder / "quickstart"
+    last = json.loads((out / "adapted" / "metrics.jsonl").read_text("utf-8").splitlines()[-1])
+    after = math.exp(last["held_out"]["mask_loss"])
+    assert found["after that minute"] == pytest.approx(after, abs=0.06)
+    assert found["as it ships"] != found["after that minute"]
+
+
+def test_nothing_is_trained_by_looking(shipped: tuple[Path, list[str]]) -> None:
+    """What a run begins with is what it ends with where the rate is next to nothing."""
+    folder, _ = shipped
+    sets = [*TOY.adapt, "optim.peak=1e-12", f"start='{folder / 'shipped'}'"]
+    recipe = read_recipe(PretrainRecipe, "quickstart-adapt", sets)
+    store = folder / "quickstart" / "adapt_store"
+    recipe = replace(recipe, store=store, out=folder / "still")
+    assert evaluate_start(recipe) == pytest.approx(pretrain(recipe).held_out, abs=1e-5)
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:

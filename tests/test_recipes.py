@@ -25,7 +25,8 @@ from tests.data.stores import awkward, write_store
 from tests.test_config import SHIPPED
 from tests.tuned import make_model, write_task
 
-OF_QUICKSTART = ("quickstart", "quickstart-packages")  # made for one text; tested with it
+# Made for one text; tested with it.
+OF_QUICKSTART = ("quickstart", "quickstart-adapt", "quickstart-packages")
 NAMES = [n for n, kind in SHIPPED.items() if kind is PretrainRecipe and n not in OF_QUICKSTART]
 ON_FEATURES = ("features", "table-7")  # their runs: test_learners.py and test_table7.py
 TUNING = [
@@ -40,6 +41,7 @@ PARAMETERS = {
     "mini": 11_267_900,
     "small": 29_058_876,
     "medium": 41_668_412,
+    "embedded-en": 41_668_412,
     "base": 110_106_428,
     "large": 336_226_108,
     "base-one-gpu-day": 109_514_298,  # without pooler and next sentence

@@ -21,6 +21,7 @@ from bertie.checkpoint.model_dir import copy_model
 from bertie.checkpoint.state import hash_file
 from bertie.data.features import MANIFEST, is_features
 from bertie.datasets import Sets, read_sets
+from bertie.embedded import find_model
 from bertie.errors import UserError
 from bertie.evaluate import open_task, predict_all, write_predictions
 from bertie.feature_sets import open_alike, read_feature_sets
@@ -107,10 +108,10 @@ def finetune(recipe: FinetuneRecipe, *, show: Show = lambda line: None) -> Finet
 def begin(recipe: FinetuneRecipe, world: World, show: Show) -> Tuning:
     """Reads the data, and sees that what the folder holds is of the same settings."""
     out = recipe.out
-    if (recipe.model is None and recipe.head is None) or out is None or recipe.data.train is None:
+    if out is None or recipe.data.train is None:
         raise UserError(
-            "say what to start from, what to learn and where to write: --model DIR --train FILE "
-            "--out DIR"
+            "say what to learn and where to write: --train FILE --out DIR; and what to start from, "
+            "--model DIR, if it is not the model that ships with bertie"
         )
     check_folder(out)
     source, sets, learner = open_features_of(recipe) if recipe.head else open_files_of(recipe, show)
@@ -138,21 +139,21 @@ def begin(recipe: FinetuneRecipe, world: World, show: Show) -> Tuning:
 
 def open_files_of(recipe: FinetuneRecipe, show: Show) -> tuple[Path, Sets, Learner]:
     """The directory to start from, the data, and what is trained: all of the model."""
-    assert recipe.model is not None
+    source = find_model(recipe.model)
     if recipe.data.train is not None and is_features(recipe.data.train):
         raise UserError(
             f"{recipe.data.train} is a feature store; train a head on it: bertie finetune features "
             f"--train {recipe.data.train} --out DIR"
         )
-    sets = read_sets(recipe.task, recipe.data, recipe.model)
+    sets = read_sets(recipe.task, recipe.data, source)
     learner = BertLearner(
-        source=recipe.model,
+        source=source,
         task=sets.task,
         freeze=recipe.tune.freeze,
         bilstm_layers=recipe.tune.bilstm_layers,
         show=show,
     )
-    return recipe.model, sets, learner
+    return source, sets, learner
 
 
 def open_features_of(recipe: FinetuneRecipe) -> tuple[Path, Sets, Learner]:

@@ -22,6 +22,7 @@ from bertie.data.entropy import guess_by_frequency, unigram_entropy
 from bertie.data.loader import Batch, Loader
 from bertie.data.steps import TERMS, DataConfig
 from bertie.data.store import TOKENIZER, Store, open_store
+from bertie.embedded import find_model
 from bertie.errors import UserError
 from bertie.model.bert import Bert
 from bertie.model.config import SWITCHES, ModelConfig, train_flops
@@ -80,7 +81,7 @@ class PretrainRecipe:
     objective: Objective = "mlm+nsp"
     store: Path | None = None  # the token store to train on
     out: Path | None = None  # folder of the run
-    start: Path | None = None  # model directory to go on from
+    start: Path | None = None  # model directory to go on from; `embedded`: the one that ships
     grow: bool = False  # the started model takes the store's vocabulary, and positions as needed
     model: ModelConfig | None = None  # vocab_size comes from the store; none: BASE, or the start's
     data: DataConfig = field(default_factory=DataConfig)
@@ -203,6 +204,15 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
         )
 
 
+def evaluate_start(recipe: PretrainRecipe) -> dict[str, float]:
+    """What a run would begin with: the figures of its model on held-out text, nothing trained."""
+    assert recipe.store is not None
+    store, data = open_store(recipe.store), data_of(recipe)
+    with open_world(recipe.train.device) as world:
+        model, _ = make_model(recipe, store, None)
+        return HeldOut(store, data, recipe, world)(model.to(world.device))[0]
+
+
 def run_phases(
     trainer: Trainer[Bert],
     plan: Plan,
@@ -261,7 +271,7 @@ def make_model(
         if recipe.model is not None:  # dropout of the classifier and the like are not in the file
             model.config = replace(recipe.model, vocab_size=store.manifest.vocab_size)
     elif recipe.start is not None:
-        model, notes = start_from(recipe.start, recipe, store, generator)
+        model, notes = start_from(find_model(recipe.start), recipe, store, generator)
     else:
         config = replace(recipe.model or ModelConfig(), vocab_size=store.manifest.vocab_size)
         return Bert(config, recipe.heads, generator=generator), []

@@ -1,4 +1,8 @@
-"""The whole way on text that is on every Python machine, printed as commands to repeat it."""
+"""The whole way on text that is on every Python machine, printed as commands to repeat it.
+
+Two halves: what the model that ships can do, and what can be made of nothing. The first is left out
+where the package holds no model, and the second has its time.
+"""
 
 import json
 import math
@@ -19,11 +23,12 @@ from bertie.data.docstrings import (
     read_docstrings,
     read_manual,
 )
+from bertie.embedded import NAME, find_model, has_embedded
 from bertie.errors import UserError
 from bertie.finetune import Finetuned, finetune
 from bertie.infer.engine import Engine
 from bertie.prepare import PrepareRecipe, prepare
-from bertie.pretrain import Pretrained, PretrainRecipe, pretrain
+from bertie.pretrain import Pretrained, PretrainRecipe, evaluate_start, pretrain
 from bertie.train.log import Show
 from bertie.tuning import FinetuneRecipe
 from bertie.vocab import Progress, VocabRecipe, make_vocab
@@ -31,8 +36,15 @@ from bertie.vocab import Progress, VocabRecipe, make_vocab
 # What stands in the folder.
 TEXT, VOCAB, STORE, RUN, BEFORE = "docs.jsonl", "vocab", "store", "run", "untrained"
 TRAIN, TEST, TUNED, SCRATCH = "train.jsonl", "test.jsonl", "finetuned", "from_scratch"
+ADAPT_STORE, ADAPTED, ADAPTED_TUNED = "adapt_store", "adapted", "adapted_finetuned"
 NOTED = "quickstart.json"  # which files are ours
 
+PLAIN = (
+    "Paris is the [MASK] of France.",
+    "The cat sat on the [MASK] and slept.",
+    "She opened the [MASK] and walked into the room.",
+    "Water [MASK] at one hundred degrees.",
+)
 SENTENCE = "Raises ValueError if the tokenizer is uninitialised."
 MASKED = (
     "Return True if the file exists, False [MASK].",
@@ -44,6 +56,7 @@ MASKED = (
 NUM_GUESSES = 3
 WORKERS = 1  # processes take longer to start than so little text to read
 ONE_STEP = "train.budget=1 steps"
+SHORTER = "train.budget=0.75 minutes"  # of the second half, where there is a first
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +68,10 @@ class Scale:
     num_packages: int = 12
     num_each: int = 50  # docstrings of a package to learn from, and at most as many to test on
     pretrain: tuple[str, ...] = ()  # settings other than the recipe's
+    adapt: tuple[str, ...] = ()
     finetune: tuple[str, ...] = ()
+    # What is known already changes slowly; and by the clock: it is forty times as large.
+    finetune_adapted: tuple[str, ...] = ("optim.peak=1e-4", "train.budget=0.75 minutes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +91,11 @@ def run_quickstart(
     started_at = time.perf_counter()
     scale, screen = scale or Scale(), screen or Screen()
     clear(out)
-    for step in (gather, learn_vocab, make_store, pretrain_and_compare, fill_masks, tell_packages):
+    steps = [gather, learn_vocab, make_store, pretrain_and_compare, fill_masks, tell_packages]
+    if has_embedded():
+        steps = [fill_at_once, gather, adapt, *steps[1:]]
+        scale = replace(scale, pretrain=(SHORTER, *scale.pretrain))
+    for step in steps:
         yield from step(out, scale, screen)
         yield ""
     yield f"All in {describe_seconds(time.perf_counter() - started_at)}. With your own text:"
@@ -83,8 +103,52 @@ def run_quickstart(
     yield "$ bertie prepare YOUR_TEXT --vocab my_vocab --out my_store"
     yield "$ bertie pretrain tiny-cpu --store my_store --out my_run"
     yield "$ bertie finetune --model my_run/model --train YOUR_TABLE --out my_task"
-    yield "Both models on a page to try them (pip install 'bertie[serve]'):"
-    yield command("serve", out / RUN / "model", out / TUNED / "model")
+    yield "The models on a page to try them (pip install 'bertie[serve]'):"
+    shown = (ADAPTED, ADAPTED_TUNED, RUN, TUNED)
+    yield command("serve", *(out / name / "model" for name in shown if (out / name).is_dir()))
+
+
+# --- the model that ships ---
+
+
+def fill_at_once(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
+    begin(out)
+    yield "The model that ships with bertie, as it is:"
+    engine = Engine.load(find_model(), show=False)
+    for text in PLAIN:
+        yield command("fill", text, "--top", NUM_GUESSES)
+        yield f"  {guess(engine, text)}"
+
+
+def adapt(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
+    """A minute more of its training, on the text of this machine."""
+    begin(out, ADAPT_STORE)
+    yield "The same model after a minute with this machine's documentation:"
+    yield from encode(out, scale, screen, vocab=NAME, store=ADAPT_STORE)
+    begin(out, ADAPT_STORE, ADAPTED)
+    store, run = out / ADAPT_STORE, out / ADAPTED
+    words = ("pretrain", "quickstart-adapt", "--start", NAME, "--store", store, "--out", run)
+    yield command(*words, sets=scale.adapt)
+    recipe = read_recipe(PretrainRecipe, "quickstart-adapt", scale.adapt)
+    recipe = replace(recipe, start=Path(NAME), store=store, out=run)
+    before = evaluate_start(recipe)
+    with screen.watch() as show:
+        made = pretrain(recipe, show=show)
+    yield from compare_perplexity(before, made)
+    begin(out)
+    yield from fill_before_and_after(find_model(), made.model)
+
+
+def compare_perplexity(before: Mapping[str, float], made: Pretrained) -> Iterator[str]:
+    spent = made.counters
+    yield f"  {spent.step:,} steps, {spent.tokens:,} tokens in {describe_seconds(spent.seconds)}"
+    if not made.held_out:
+        yield "  no text was held out, so nothing can be compared"
+        return
+    yield "  On held-out documents, where it sees [MASK]:     perplexity   right"
+    for name, figures in (("as it ships", before), ("after that minute", made.held_out)):
+        perplexity, share = math.exp(figures["mask_loss"]), figures["mask_accuracy"]
+        yield f"    {name:<43} {perplexity:>12.1f} {share:>7.1%}"
 
 
 # --- the text ---
@@ -143,12 +207,21 @@ def learn_vocab(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
 
 def make_store(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
     begin(out, STORE)
+    yield from encode(out, scale, screen, vocab=out / VOCAB, store=STORE)
+
+
+def encode(
+    out: Path, scale: Scale, screen: Screen, *, vocab: Path | str, store: str
+) -> Iterator[str]:
+    """The text as tokens of a vocabulary, or of the model that ships."""
     sets = (f"corpus.held_out_percent={scale.held_out_percent}",)
-    text, vocab, store = out / TEXT, out / VOCAB, out / STORE
-    yield command("prepare", text, "--vocab", vocab, "--out", store, sets=sets)
-    recipe = read_recipe(PrepareRecipe, None, sets)
+    text = out / TEXT
+    yield command("prepare", text, "--vocab", vocab, "--out", out / store, sets=sets)
+    recipe, folder = read_recipe(PrepareRecipe, None, sets), find_model(vocab)
     with screen.progress() as on_progress:
-        made = prepare([text], vocab, store, recipe, workers=WORKERS, on_progress=on_progress)
+        made = prepare(
+            [text], folder, out / store, recipe, workers=WORKERS, on_progress=on_progress
+        )
     for name, part in (("to train with", made.train), ("held out", made.held_out)):
         if part is not None:
             yield f"  {part.num_documents:,} documents {name}, {part.num_tokens:,} tokens"
@@ -200,14 +273,21 @@ def compare(before: Pretrained, after: Pretrained) -> Iterator[str]:
 
 def fill_masks(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
     begin(out)
-    sides = {"before:": BEFORE, "after:": RUN}
-    engines = {name: Engine.load(out / folder / "model") for name, folder in sides.items()}
+    yield from fill_before_and_after(out / BEFORE / "model", out / RUN / "model")
+
+
+def fill_before_and_after(before: Path, after: Path) -> Iterator[str]:
+    sides = {"before:": before, "after:": after}
+    engines = {name: Engine.load(model, show=False) for name, model in sides.items()}
     for text in MASKED:
-        yield command("fill", out / RUN / "model", text, "--top", NUM_GUESSES)
+        yield command("fill", after, text, "--top", NUM_GUESSES)
         for name, engine in engines.items():
-            fills = engine.fill(text, top=NUM_GUESSES).masks[0]
-            guesses = ", ".join(f"{fill.piece} {fill.probability:.1%}" for fill in fills)
-            yield f"  {name:<7} {guesses}"
+            yield f"  {name:<7} {guess(engine, text)}"
+
+
+def guess(engine: Engine, text: str) -> str:
+    fills = engine.fill(text, top=NUM_GUESSES).masks[0]
+    return ", ".join(f"{fill.piece} {fill.probability:.1%}" for fill in fills)
 
 
 # --- fine-tuning ---
@@ -216,12 +296,15 @@ def fill_masks(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
 def tell_packages(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
     """Which package is a docstring from? Learned from the pre-trained and from random weights."""
     made = {}
-    for folder, model in ((TUNED, RUN), (SCRATCH, BEFORE)):
+    contenders = [(TUNED, RUN, scale.finetune), (SCRATCH, BEFORE, scale.finetune)]
+    if (out / ADAPTED).is_dir():
+        contenders.append((ADAPTED_TUNED, ADAPTED, scale.finetune_adapted))
+    for folder, model, sets in contenders:
         begin(out, folder)
         places = "--model", out / model / "model", "--train", out / TRAIN, "--test", out / TEST
         words = ("finetune", "quickstart-packages", *places, "--out", out / folder)
-        yield command(*words, sets=scale.finetune)
-        recipe = read_recipe(FinetuneRecipe, "quickstart-packages", scale.finetune)
+        yield command(*words, sets=sets)
+        recipe = read_recipe(FinetuneRecipe, "quickstart-packages", sets)
         recipe = replace(
             recipe,
             model=out / model / "model",
@@ -231,19 +314,26 @@ def tell_packages(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
         with screen.watch() as show:
             made[folder] = finetune(recipe, show=show)
     begin(out)
-    yield from compare_tuned(made[TUNED], made[SCRATCH], out / TEST)
+    yield from compare_tuned(made, out / TEST)
 
 
-def compare_tuned(tuned: Finetuned, scratch: Finetuned, test: Path) -> Iterator[str]:
-    results = tuned.results
+def compare_tuned(made: Mapping[str, Finetuned], test: Path) -> Iterator[str]:
+    names = {
+        SCRATCH: "random weights",
+        TUNED: "pre-trained weights",
+        ADAPTED_TUNED: "the model that ships",
+    }
+    results = made[TUNED].results
     num_labels = len(results.labels)
     num_tested = len(test.read_text(encoding="utf-8").splitlines())
     yield f"  Which of {num_labels} packages is a docstring from?"
     yield f"  {results.num_train:,} to learn from, {results.num_dev:,} to choose by; right of the"
     yield f"  {num_tested:,} in {test}, of documents that no training has seen:"
-    yield f"    guessing at random             {1 / num_labels:>6.1%}"
-    for name, made in (("random weights", scratch), ("pre-trained weights", tuned)):
-        yield f"    fine-tuned {name:<19} {made.results.tests[str(test)]['accuracy']:>6.1%}"
+    yield f"    guessing at random              {1 / num_labels:>6.1%}"
+    for folder, name in names.items():
+        if folder in made:
+            share = made[folder].results.tests[str(test)]["accuracy"]
+            yield f"    fine-tuned {name:<20} {share:>6.1%}"
     # Two standard errors of a difference of two shares, which are largest at a half.
     margin = 2 * math.sqrt(2 * 0.25 / num_tested)
     yield f"  Of so few texts, and one run each, differences up to {margin:.0%} may be chance."

@@ -16,6 +16,7 @@ from bertie.checkpoint.model_dir import (
     CONFIG,
     TOKENIZER_FILES,
     Opened,
+    Storage,
     build_model,
     check_vocab,
     copy_pooling,
@@ -33,7 +34,12 @@ VOCAB = "vocab.txt"
 
 
 def import_model(
-    source: Path, out: Path, *, lower_case: bool | None = None, gelu: str | None = None
+    source: Path,
+    out: Path,
+    *,
+    lower_case: bool | None = None,
+    gelu: str | None = None,
+    storage: Storage = "float",
 ) -> Opened:
     """Opens a checkpoint of any kind and writes it as a model directory, with its tokenizer files.
 
@@ -54,7 +60,9 @@ def import_model(
         raise UserError(f"{source / CONFIG} says which GELU it is; leave --gelu out")
     with tempfile.TemporaryDirectory() as folder, draft_of(out) as draft:
         copy_tokenizer(source, Path(folder), casing, opened.model.config.max_positions)
-        save_model(opened.model, draft, card=opened.card, tokenizer_from=Path(folder))
+        save_model(
+            opened.model, draft, card=opened.card, tokenizer_from=Path(folder), storage=storage
+        )
         copy_pooling(source, draft)
     return opened
 

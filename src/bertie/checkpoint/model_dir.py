@@ -1,7 +1,8 @@
 """The model directory: the one native format, a Hugging Face BERT or ALBERT directory.
 
 config.json, model.safetensors (or shards of it), vocab.txt and tokenizer_config.json; and
-task.json, which says of the head what config.json has no place for. `transformers` opens it too.
+task.json, which says of the head what config.json has no place for. `transformers` opens it too,
+unless the weights are stored in eight bits (`packed.py`).
 """
 
 import re
@@ -9,6 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +27,7 @@ from bertie.checkpoint.card import (
 )
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.json_files import read_json, write_json
+from bertie.checkpoint.packed import write_packed
 from bertie.checkpoint.weights import read_weights, write_weights
 from bertie.errors import UserError
 from bertie.model.bert import Bert, initialise, make_bilstm
@@ -43,11 +46,12 @@ TOKENIZER_FILES = (
     "added_tokens.json",
 )
 SENTENCE_PIECES = ("spiece.model", "sentencepiece.bpe.model")
+Storage = Literal["float", "int8"]  # the numbers as they are, or matrices in eight bits
 POOLING = Path("1_Pooling") / "config.json"  # sentence-transformers': how its vectors are made
 # What may be replaced when a directory is written again; anything else is somebody's work.
 WRITTEN = re.compile(
     "|".join(map(re.escape, (CONFIG, TASK, *TOKENIZER_FILES, "model.safetensors.index.json")))
-    + rf"|{POOLING.parent}|model(-\d{{5}}-of-\d{{5}})?\.safetensors"
+    + rf"|{POOLING.parent}|model(-\d{{5}}-of-\d{{5}}|\.int8)?\.safetensors"
 )
 
 
@@ -178,8 +182,11 @@ def save_model(
     card: TaskCard | None = None,
     tokenizer_from: Path | None = None,
     shard_bytes: int = 5_000_000_000,
+    storage: Storage = "float",
 ) -> None:
     """Writes a model directory, whole or not at all; an older one of that name is replaced."""
+    if storage not in get_args(Storage):
+        raise UserError(f"no storage {storage!r}; there are: {', '.join(get_args(Storage))}")
     if directory.exists():
         check_replaceable(directory)
     if tokenizer_from is not None:
@@ -190,7 +197,10 @@ def save_model(
     dtype = next(iter(weights.values())).dtype
     values = hugging_face.make_config(model, dtype) | describe_labels(model, card)
     with draft_of(directory) as draft:
-        write_weights(draft, weights, shard_bytes)
+        if storage == "int8":
+            write_packed(draft, weights)
+        else:
+            write_weights(draft, weights, shard_bytes)
         write_json(draft / CONFIG, values)
         if card is not None:
             write_card(draft, card)

@@ -1,4 +1,7 @@
-"""Named tensors in files: safetensors read and written, PyTorch's pickles only read, and safely."""
+"""Named tensors in files: safetensors read and written, PyTorch's pickles only read, and safely.
+
+Weights in eight bits are `packed.py`'s.
+"""
 
 import json
 import re
@@ -12,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from bertie.checkpoint.packed import PACKED, read_packed
 from bertie.errors import UserError
 
 SINGLE, LISTED = "model.safetensors", "model.safetensors.index.json"
@@ -20,7 +24,8 @@ FOREIGN = ("tf_model.h5", "flax_model.msgpack", "model.onnx", "rust_model.ot")
 
 
 def has_weights(directory: Path) -> bool:
-    return any((directory / n).is_file() for n in (SINGLE, LISTED, PICKLED, PICKLED_LISTED))
+    names = (SINGLE, LISTED, PACKED, PICKLED, PICKLED_LISTED)
+    return any((directory / name).is_file() for name in names)
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
@@ -29,6 +34,8 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
         return _read_safetensors(directory / SINGLE)
     if (directory / LISTED).is_file():
         return _read_shards(directory / LISTED, _read_safetensors)
+    if (directory / PACKED).is_file():
+        return read_packed(directory / PACKED)
     if (directory / PICKLED).is_file():
         return _read_pickle(directory / PICKLED)
     if (directory / PICKLED_LISTED).is_file():

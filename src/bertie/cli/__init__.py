@@ -8,12 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bertie.cli.ablating import ablate
-from bertie.cli.asking import embed, predict, similar
+from bertie.cli.asking import embed, fill, predict, similar
 from bertie.cli.exporting import export, inspect
 from bertie.cli.features import features, table7
 from bertie.cli.serving import serve
@@ -21,13 +21,15 @@ from bertie.cli.show import (
     progress_bar,
     read_lines,
     show_coverage,
-    show_filled,
     show_learned,
     show_problems,
     show_table,
 )
 from bertie.cli.tuning import Sets, evaluate, finetune
 from bertie.errors import UserError
+
+if TYPE_CHECKING:
+    from bertie.checkpoint.model_dir import Storage
 
 app = typer.Typer(
     name="bertie",
@@ -67,7 +69,7 @@ def bertie(
 ) -> None:
     """BERT, end to end: from a folder of raw text to a served model.
 
-    Try it: `bertie quickstart`. Then, with your own text:
+    Try it: `bertie fill "Paris is the [MASK] of France."`, `bertie quickstart`. With your own text:
 
     `bertie vocab my_text/ --out my_vocab`
 
@@ -111,6 +113,7 @@ def vocab(
     model with their ids and its way to split text; new ones come behind them, the most used first
     """
     from bertie.config import read_recipe
+    from bertie.embedded import find_model
     from bertie.text.count import available_cores
     from bertie.text.files import read_tokenizer
     from bertie.vocab import VocabRecipe, make_vocab
@@ -118,7 +121,8 @@ def vocab(
     shorthands = [f"learn.size={size}"] if size is not None else []
     shorthands += ["tokenizer.lower_case=false"] if cased else []
     settings = read_recipe(VocabRecipe, recipe, [*shorthands, *(sets or [])])
-    compared = [*([extend] if extend is not None else []), *(against or [])]
+    extend = None if extend is None else find_model(extend)
+    compared = [*([extend] if extend is not None else []), *map(find_model, against or [])]
     others = [(folder, *read_tokenizer(folder)) for folder in compared]
     with progress_bar() as on_progress:
         learned = make_vocab(
@@ -156,21 +160,24 @@ def coverage(
     """
     from bertie.config import read_recipe
     from bertie.data.blocks import Problems
+    from bertie.embedded import find_model
     from bertie.vocab import VocabRecipe, cover_files
 
     corpus = read_recipe(VocabRecipe, None, sets or []).corpus
     rows = {}
     for folder in vocab:
         problems = Problems()
-        rows[str(folder)] = cover_files(text, folder, corpus, problems)
+        rows[str(folder)] = cover_files(text, find_model(folder), corpus, problems)
     show_coverage(rows, "Coverage")
     show_problems(problems)
 
 
 @app.command()
 def tokenize(
-    vocab: Annotated[Path, typer.Option(help="A model or tokenizer directory.")],
     text: Annotated[list[str] | None, typer.Argument(help="A text, or two for a pair.")] = None,
+    vocab: Annotated[
+        Path | None, typer.Option(help="A model or tokenizer directory; if none, what ships.")
+    ] = None,
     file: Annotated[
         Path | None, typer.Option(help="Instead of TEXT: each line of this file, - for stdin.")
     ] = None,
@@ -180,17 +187,18 @@ def tokenize(
 ) -> None:
     """Show the pieces of a text, their ids, and where they stand in it.
 
-    `bertie tokenize "Paris is the [MASK] of France." --vocab my_vocab`
+    `bertie tokenize "Paris is the [MASK] of France."`
 
     `bertie tokenize "A question?" "Its passage." --vocab my_vocab --json`
 
     `bertie tokenize --file lines.txt --vocab my_vocab --json > ids.jsonl`
     """
+    from bertie.embedded import find_model
     from bertie.text.tokenizer import Tokenizer
 
     if bool(text) == (file is not None) or len(text or []) > 2:
         raise UserError("give one text, or two as a pair, or --file")
-    tokenizer = Tokenizer.load(vocab, lower_case=lower_case)
+    tokenizer = Tokenizer.load(find_model(vocab), lower_case=lower_case)
     inputs: Iterator[Sequence[str]] = (
         iter([text]) if text else ([line] for line in read_lines(file or Path("-")))
     )
@@ -219,7 +227,8 @@ def tokenize(
 @app.command()
 def info(
     target: Annotated[
-        str, typer.Argument(help="A size, layers/hidden/heads, a model directory or a store.")
+        str,
+        typer.Argument(help="A size, layers/hidden/heads, a model directory, a store."),
     ],
     batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 32,
     length: Annotated[
@@ -236,9 +245,11 @@ def info(
 
     `bertie info my_store --length 512` shows counts, lengths and some instances with their masks
     """
+    from bertie.embedded import NAME, find_model
     from bertie.info import describe
 
-    for facts in describe(target, batch_size=batch, length=length):
+    named = str(find_model(target)) if target == NAME else target
+    for facts in describe(named, batch_size=batch, length=length):
         show_table(facts.columns, facts.rows, title=facts.title, right=facts.right)
         for note in facts.notes:
             print(f"{note}\n")
@@ -246,13 +257,16 @@ def info(
 
 @app.command("import")
 def import_(
-    source: Annotated[Path, typer.Argument(help="Directory of the checkpoint.")],
+    source: Annotated[Path, typer.Argument(help="Directory of the checkpoint; or `embedded`.")],
     out: Annotated[Path, typer.Option(help="The model directory to write, a new folder.")],
     lower_case: Casing = None,
     gelu: Annotated[
         str | None,
         typer.Option(help="Of a TensorFlow checkpoint: erf (if not said) or tanh."),
     ] = None,
+    storage: Annotated[
+        str, typer.Option(help="float; or int8: a quarter of the size, for bertie alone.")
+    ] = "float",
 ) -> None:
     """Turn a BERT checkpoint of any kind into a model directory.
 
@@ -262,10 +276,15 @@ def import_(
     `bertie import bert-base-cased --out models/base`
 
     `bertie import uncased_L-12_H-768_A-12 --out models/base --uncased`
+
+    `bertie import my_run/model --out small --storage int8` (and `bertie import small --out plain`
+    writes what transformers opens)
     """
     from bertie.checkpoint.importing import import_model
+    from bertie.embedded import find_model
 
-    opened = import_model(source, out, lower_case=lower_case, gelu=gelu)
+    kind: Storage = storage  # type: ignore[assignment]  # checked by what writes it
+    opened = import_model(find_model(source), out, lower_case=lower_case, gelu=gelu, storage=kind)
     for note in opened.notes:
         print(f"bertie: {note}", file=sys.stderr)
     heads = ", ".join(opened.model.heads) or "none"
@@ -276,7 +295,9 @@ def import_(
 @app.command()
 def prepare(
     text: Text,
-    vocab: Annotated[Path, typer.Option(help="Directory of the tokenizer, or of the model.")],
+    vocab: Annotated[
+        Path, typer.Option(help="Directory of the tokenizer, or of the model; or `embedded`.")
+    ],
     out: Annotated[Path, typer.Option(help="The token store to write.")],
     recipe: Recipe = None,
     workers: Annotated[int | None, typer.Option(help="Processes; all cores if not said.")] = None,
@@ -294,6 +315,7 @@ def prepare(
     `bertie prepare notes/ --vocab v --out s --set corpus.document=file --set prepare.min_tokens=20`
     """
     from bertie.config import read_recipe
+    from bertie.embedded import find_model
     from bertie.prepare import PrepareRecipe
     from bertie.prepare import prepare as make_store
     from bertie.text.count import available_cores
@@ -302,7 +324,7 @@ def prepare(
     with progress_bar() as on_progress:
         prepared = make_store(
             text,
-            vocab,
+            find_model(vocab),
             out,
             settings,
             workers=workers or available_cores(),
@@ -337,7 +359,8 @@ def pretrain(
         Path | None, typer.Option(help="Folder of the run: metrics, checkpoints, model.")
     ] = None,
     start: Annotated[
-        Path | None, typer.Option(help="A model directory to go on from, say to a new domain.")
+        Path | None,
+        typer.Option(help="A model directory to go on from, say to a new domain; or `embedded`."),
     ] = None,
     resume: Annotated[
         bool, typer.Option(help="Go on from the last checkpoint in --out, if there is one.")
@@ -351,6 +374,8 @@ def pretrain(
     `bertie pretrain tiny-cpu --store my_store --out my_run`
 
     `bertie pretrain mini --store my_store --out other --set "train.budget=30 minutes"`
+
+    `bertie pretrain domain-adapt --start embedded --store my_store --out adapted`
 
     `torchrun --nproc-per-node 8 -m bertie pretrain base --store my_store --out big_run`
     """
@@ -378,36 +403,9 @@ def pretrain(
         print(f"guessing by frequency: {describe_figures(made.guessing)}")
 
 
-@app.command()
-def fill(
-    model: Annotated[Path, typer.Argument(help="A model directory with a masked LM head.")],
-    text: Annotated[list[str], typer.Argument(help="Texts with [MASK]; - for lines of stdin.")],
-    top: Annotated[int, typer.Option(help="How many pieces for each mask.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a text.")] = False,
-) -> None:
-    """Say what a [MASK] stands for: the best pieces, and how probable they are.
-
-    A text may have several masks: each is filled on its own while the others stay masks. A text
-    longer than the model is read in a window around each mask. "[SEP]" and the like are text.
-
-    `bertie fill my_run/model "Paris is the [MASK] of France."`
-
-    `bertie fill my_run/model "The [MASK] is [MASK]." --top 10 --json`
-
-    `bertie fill my_run/model - < sentences.txt` (one a line; blank lines are left out)
-    """
-    from bertie import load
-
-    texts = (line for line in read_lines(Path("-")) if line.strip()) if text == ["-"] else text
-    for filled in load(model).fill_each(texts, top=top):
-        if as_json:
-            print(json.dumps(filled.to_json(), ensure_ascii=False), flush=True)
-        else:
-            show_filled(filled)
-
-
 app.command()(finetune)
 app.command()(evaluate)
+app.command()(fill)
 app.command()(predict)
 app.command()(embed)
 app.command()(similar)
@@ -425,8 +423,9 @@ def quickstart(
 ) -> None:
     """Go the whole way in under five minutes, on the text that every Python machine has.
 
-    Learns a vocabulary from docstrings, pre-trains a tiny BERT and fine-tunes it, on two CPU cores,
-    offline; says what came out, and each step as the command that does it.
+    On two CPU cores, offline: fills masks with the model that ships with bertie, trains it on for a
+    minute on this machine's documentation and fine-tunes it; and makes a tiny BERT of nothing but
+    that text. Says what came out, and each step as the command that does it.
 
     `bertie quickstart --out my_quickstart`
     """

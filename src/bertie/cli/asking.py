@@ -1,16 +1,18 @@
-"""The verbs that use a model on files: predict, embed, similar."""
+"""The verbs that use a model: fill, predict, embed, similar."""
 
+import json
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.cli.show import show_table
+from bertie.cli.show import read_lines, show_filled, show_table
 from bertie.cli.tuning import Sets, SkipBad
+from bertie.embedded import find_model
 from bertie.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,6 +29,21 @@ Format = Annotated[
 Column = Annotated[str | None, typer.Option(help="The column of the texts, where it is unclear.")]
 
 
+def take_model(words: Sequence[str], num_others: int, others: str) -> tuple[Path, list[str]]:
+    """The model directory before the other words, or the embedded one where there are no more.
+
+    >>> take_model(["my_run/model", "lines.txt"], 1, "a file")
+    (PosixPath('my_run/model'), ['lines.txt'])
+    """
+    if len(words) not in (num_others, num_others + 1):
+        raise UserError(
+            f"give {others}, and before that a model directory if it is not the one that ships; "
+            f"found {len(words)} words"
+        )
+    named = words[0] if len(words) > num_others else None
+    return find_model(named), list(words[-num_others:])
+
+
 @contextmanager
 def told_in_lines() -> Iterator[None]:
     """Warnings, such as of texts that were cut off, as plain lines on stderr."""
@@ -40,6 +57,42 @@ def tell_problems(problems: "Problems") -> None:
     for what, count in problems.counts.items():
         places = "; ".join(problems.places[what])
         print(f"bertie: {count:,} x {what} ({places})", file=sys.stderr)
+
+
+def fill(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] TEXT...",
+            help="Texts with [MASK]; - for lines of stdin. Before them, a model directory, if it "
+            "is not the model that ships with bertie.",
+        ),
+    ],
+    top: Annotated[int, typer.Option(help="How many pieces for each mask.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a text.")] = False,
+) -> None:
+    """Say what a [MASK] stands for: the best pieces, and how probable they are.
+
+    A text may have several masks: each is filled on its own while the others stay masks. A text
+    longer than the model is read in a window around each mask. "[SEP]" and the like are text.
+    The first of several words is a model unless it has a [MASK] itself.
+
+    `bertie fill "Paris is the [MASK] of France."`
+
+    `bertie fill my_run/model "The [MASK] is [MASK]." --top 10 --json`
+
+    `bertie fill my_run/model - < sentences.txt` (one a line; blank lines are left out)
+    """
+    from bertie import load
+
+    is_named = len(words) > 1 and "[MASK]" not in words[0] and words[0] != "-"
+    model, texts = take_model(words, len(words) - is_named, "a text")
+    lines = (line for line in read_lines(Path("-")) if line.strip())
+    for filled in load(model).fill_each(lines if texts == ["-"] else texts, top=top):
+        if as_json:
+            print(json.dumps(filled.to_json(), ensure_ascii=False), flush=True)
+        else:
+            show_filled(filled)
 
 
 @told_in_lines()
@@ -105,8 +158,14 @@ def predict(
 
 @told_in_lines()
 def embed(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
-    file: File,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] FILE",
+            help="Lines of text, .csv, .tsv, .jsonl, .parquet; - for stdin. Before it, a model "
+            "directory, if it is not the model that ships with bertie.",
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="The file to write: .npy or .parquet.")],
     pooling: Annotated[
         str | None, typer.Option(help="mean, cls or max; what suits the model if not said.")
@@ -124,7 +183,7 @@ def embed(
     pre-trained model gives the mean of its last layer but one, whose rows are less bent to
     guessing pieces than the last; a fine-tuned one the mean of its last layer.
 
-    `bertie embed my_run/model sentences.txt --out vectors.npy`
+    `bertie embed sentences.txt --out vectors.npy`
 
     `bertie embed my_run/model reviews.csv --column review --out reviews.parquet --layer -1`
     """
@@ -137,7 +196,8 @@ def embed(
     from bertie.infer.vectors import write_vectors
     from bertie.tasks.task import Rejects
 
-    engine, rejects = load(model), Rejects()
+    model, (name,) = take_model(words, 1, "a file")
+    file, engine, rejects = Path(name), load(model), Rejects()
     texts, shown = tee(read_column(file, rejects, column=column, format=format))
     kind: Pooling | None = pooling  # type: ignore[assignment]
     vectors = engine.embed_each(texts, pooling=kind, layer=layer, normalise=normalise)
@@ -152,8 +212,14 @@ def embed(
 
 @told_in_lines()
 def similar(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
-    texts: Annotated[list[str], typer.Argument(help="Two texts; or with --query, one file.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] TEXT TEXT",
+            help="Two texts; or with --query, one file. Before them, a model directory, if it is "
+            "not the model that ships with bertie.",
+        ),
+    ],
     query: Annotated[
         str | None, typer.Option(help="Find the lines or rows of a file that are nearest to it.")
     ] = None,
@@ -166,7 +232,7 @@ def similar(
     Cosines of a model that was not trained for it are all high: they tell which text is nearer,
     not how near.
 
-    `bertie similar my_run/model "A man eats." "Someone has lunch."`
+    `bertie similar "A man eats." "Someone has lunch."`
 
     `bertie similar my_run/model --query "late delivery" reviews.csv --column review --top 5`
     """
@@ -178,8 +244,8 @@ def similar(
     from bertie.infer.progress import watch
     from bertie.tasks.task import Rejects
 
-    if len(texts) != (2 if query is None else 1):
-        raise UserError("give two texts, or --query TEXT and one file")
+    others = "two texts, or --query TEXT and one file"
+    model, texts = take_model(words, 2 if query is None else 1, others)
     engine, rejects = load(model), Rejects()
     if query is None:
         print(f"{engine.similarity(*texts):.4f}")

@@ -5,14 +5,17 @@ from typing import Annotated
 
 import typer
 
-from bertie.cli.asking import told_in_lines
+from bertie.cli.asking import take_model, told_in_lines
+from bertie.embedded import find_model
 
 
 @told_in_lines()
 def export(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
     to: Annotated[str, typer.Option(help="onnx, torch or hf.")],
     out: Annotated[Path, typer.Option(help="The folder to write, a new one.")],
+    model: Annotated[
+        Path | None, typer.Argument(help="A model directory; if none, the one that ships.")
+    ] = None,
     dtype: Annotated[str, typer.Option(help="fp32, bf16 (torch, hf) or int8 (onnx).")] = "fp32",
     dev: Annotated[
         Path | None, typer.Option(help="A file with labels: how much the score changes.")
@@ -34,7 +37,7 @@ def export(
     from bertie.export.check import TOLERANCES
     from bertie.export.writing import export_model
 
-    made = export_model(model, out, form=to, precision=dtype, dev=dev)
+    made = export_model(find_model(model), out, form=to, precision=dtype, dev=dev)
     found = made.difference
     print(f"{out}: {made.num_bytes / 1e6:.1f} MB")
     print(
@@ -52,8 +55,14 @@ def export(
 
 @told_in_lines()
 def inspect(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
-    text: Annotated[str, typer.Argument(help="A sentence; it may have [MASK].")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] TEXT",
+            help="A sentence; it may have [MASK]. Before it, a model directory, if it is not the "
+            "model that ships with bertie.",
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="The page to write, .html.")],
 ) -> None:
     """Write a page that shows what a model's heads look at, and its guesses after each layer.
@@ -61,7 +70,7 @@ def inspect(
     One file that needs nothing else. The guesses are of each piece masked in turn, or of the masks
     in the text; a model without a masked LM head shows its heads alone.
 
-    `bertie inspect my_run/model "The cat sat on the mat." --out cat.html`
+    `bertie inspect "The cat sat on the mat." --out cat.html`
 
     `bertie inspect my_run/model "Paris is the [MASK] of France." --out paris.html`
     """
@@ -69,6 +78,7 @@ def inspect(
     from bertie.report.inspection import Guessed, make_page
     from bertie.report.page import write_whole
 
+    model, (text,) = take_model(words, 1, "a text")
     engine = load(model)
     seen = engine.attention(text)
     has_guesses = "masked_lm" in engine.model.heads

@@ -8,16 +8,22 @@ from typing import Annotated
 
 import typer
 
+from bertie.cli.asking import take_model
 from bertie.cli.show import progress_bar, show_table
 from bertie.cli.tuning import Sets, SkipBad
+from bertie.embedded import find_model
 from bertie.errors import UserError
-
-Model = Annotated[Path, typer.Argument(help="A model directory.")]
 
 
 def features(
-    model: Model,
-    data: Annotated[Path, typer.Argument(help="A file of the task, with labels or without.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] DATA",
+            help="A file of the task, with labels or without. Before it, a model directory, if it "
+            "is not the model that ships with bertie.",
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="The feature store to write, a folder.")],
     task: Annotated[str, typer.Option(help="classify or tag: how the file is read.")] = "classify",
     layers: Annotated[
@@ -31,7 +37,7 @@ def features(
     The store is memory-mapped float16, a file a layer, with an index; long texts are read in
     windows. `bertie finetune features` then trains heads on it, in minutes on a CPU.
 
-    `bertie features base train.conll --task tag --out train_store`
+    `bertie features train.conll --task tag --out train_store`
 
     `bertie features base reviews.csv --layers -4,-3,-2,-1 --out reviews_store`
 
@@ -40,6 +46,7 @@ def features(
     from bertie.config import assign
     from bertie.features import make_features
 
+    model, (data,) = take_model(words, 1, "a file")
     settings: dict[str, dict[str, object]] = {"task": {"name": task}}
     for assignment in sets or []:
         if not assignment.startswith("task."):
@@ -48,7 +55,7 @@ def features(
     with progress_bar() as on_progress:
         store = make_features(
             model,
-            data,
+            Path(data),
             out,
             task=settings["task"],
             layers=layers,
@@ -67,9 +74,11 @@ def features(
 
 
 def table7(
-    model: Model,
     train: Annotated[Path, typer.Option(help="Tagged sentences to learn from.")],
     out: Annotated[Path, typer.Option(help="Folder for features, heads and the table.")],
+    model: Annotated[
+        Path | None, typer.Argument(help="A model directory; if none, the one that ships.")
+    ] = None,
     dev: Annotated[
         Path | None, typer.Option(help="Those to choose by; without it, a tenth of train.")
     ] = None,
@@ -98,6 +107,7 @@ def table7(
     from bertie.train.loop import Stopped
     from bertie.tuning import FinetuneRecipe
 
+    source = find_model(model)
     values: dict[str, object] = {"data.train": str(train), "out": str(out)}
     values |= {} if dev is None else {"data.dev": str(dev)}
     values |= {"data.test": [str(path) for path in test]} if test else {}
@@ -107,16 +117,16 @@ def table7(
     recipe = read_recipe(FinetuneRecipe, "table-7", [*(sets or []), *shorthands])
     try:
         with progress_bar() as on_progress:
-            stores = make_stores(model, recipe, on_progress=on_progress)
+            stores = make_stores(source, recipe, on_progress=on_progress)
         with watch() as show:
             command = shlex.join(["bertie", *sys.argv[1:]])
-            made = make_table7(model, recipe, stores, command=command, show=show)
+            made = make_table7(source, recipe, stores, command=command, show=show)
     except Stopped as stopped:
         print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
         raise SystemExit(128 + stopped.number) from None
     columns = columns_of(made.table)
     rows = [cells_of(row) for row in made.table.rows]
-    show_table(columns, rows, title=f"{made.table.metric}, {model}", right=columns[1:])
+    show_table(columns, rows, title=f"{made.table.metric}, {source}", right=columns[1:])
     for note in made.table.notes:
         print(note)
     print(made.page)

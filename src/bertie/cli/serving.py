@@ -8,13 +8,18 @@ from typing import Annotated
 import typer
 
 from bertie.cli.tuning import Sets
+from bertie.embedded import find_model
 from bertie.errors import UserError
 
 
 def serve(
     models: Annotated[
-        list[str], typer.Argument(help="Model directories, or NAME=DIRECTORY.", metavar="MODEL...")
-    ],
+        list[str] | None,
+        typer.Argument(
+            help="Model directories, or NAME=DIRECTORY; if none, the model that ships.",
+            metavar="[MODEL...]",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="0.0.0.0 for all of the network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
     api_key_file: Annotated[
@@ -56,10 +61,11 @@ def serve(
         from bertie.serve.settings import ServeRecipe
     except ModuleNotFoundError as error:
         raise name_extra(error) from None
+    places = models or [str(find_model())]
     settings = read_recipe(ServeRecipe, recipe, sets or [])
     keys = None if api_key_file is None else Keys.read(api_key_file)
     listening = open_socket(host, port)
-    opened = load_models(models, device=device, precision=precision)
+    opened = load_models(places, device=device, precision=precision)
     app = make_app(opened, settings, keys=keys, origins=allow_origin or ())
     names = ", ".join(one.name for one in opened)
     run(

@@ -25,7 +25,9 @@ def finetune(
     recipe: Annotated[
         str | None, typer.Argument(help="A TOML file, or the name of a shipped recipe.")
     ] = None,
-    model: Annotated[Path | None, typer.Option(help="The model directory to start from.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="The model directory to start from; if none, what ships.")
+    ] = None,
     task: Annotated[
         str | None, typer.Option(help="classify, tag, span (question answering) or choice.")
     ] = None,
@@ -47,7 +49,7 @@ def finetune(
     columns: they are guessed and shown, `--set task.columns.first=NAME` says it otherwise.
     What was stopped goes on if the same command is given again.
 
-    `bertie finetune --model my_run/model --task classify --train train.csv --out sentiment`
+    `bertie finetune --task classify --train train.csv --out sentiment`
 
     `bertie finetune --model my_run/model --task tag --train train.conll --dev dev.conll --out ner`
 

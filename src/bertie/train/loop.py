@@ -264,18 +264,23 @@ class Trainer(Generic[M]):
         torch.manual_seed(self._seed_of(step.number))  # dropout: a function of step and rank
         learning_rate = rate(self.progress, self.optim)
         sums = self.backward(step)
-        norm = float(self.clip())
-        is_finite = math.isfinite(norm)
-        if is_finite:
-            self.optimizer.step(learning_rate)
+        whole_norm = self.clip()
+        self.optimizer.step(learning_rate, whole_norm)
         self.optimizer.zero_grad()
-        signal_number = max(self.signals, default=0)
-        seconds = time.monotonic() - self.started_at if self.world.is_first else 0.0
-        numbers = self.world.sum([signal_number, seconds, *sums.values()])
+        signal_number, is_first = max(self.signals, default=0), self.world.is_first
+        seconds = time.monotonic() - self.started_at if is_first else 0.0
+        # The one place where a step waits for the device.
+        numbers = self.world.sum(
+            [signal_number, seconds, whole_norm if is_first else 0.0, *sums.values()]
+        )
+        norm = numbers[2]
+        is_finite = math.isfinite(norm)
+        if not is_finite:
+            self.optimizer.forget_step()
         self.count(step, is_finite=is_finite, seconds=numbers[1])
         self.log.add(
             self.counters,
-            dict(zip(sums, numbers[2:], strict=True)),
+            dict(zip(sums, numbers[3:], strict=True)),
             step.num_targets,
             norm=norm,
             rate=learning_rate,

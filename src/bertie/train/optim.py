@@ -100,14 +100,26 @@ class BertOptimizer:
             if config.name == "lamb"
             else AdamW(groups, betas=betas, eps=config.eps, fused=True)
         )
+        is_sharded = any(hasattr(p, "full_tensor") for group in groups for p in group["params"])
+        self.decides_on_device = config.name != "lamb" and not is_sharded
         self.num_steps = 0
 
-    def step(self, rate: float) -> None:
+    def step(self, rate: float, norm: Tensor | None = None) -> None:
+        """One step; none where the gradients' norm is given and not finite, see `forget_step`."""
         self.num_steps += 1
         for group in self.inner.param_groups:
             sizes = self.step_sizes(rate * group["share"], group["decay"])
             group["lr"], group["eps"], group["weight_decay"] = sizes
+        if norm is not None and not self.decides_on_device:
+            if not math.isfinite(float(norm)):
+                return
+        elif norm is not None:  # torch's fused AdamW looks itself: nobody waits for the device
+            self.inner.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
         self.inner.step()
+
+    def forget_step(self) -> None:
+        """The last one was none: its norm was not finite."""
+        self.num_steps -= 1
 
     def step_sizes(self, rate: float, decay: float) -> tuple[float, float, float]:
         """lr, eps and weight decay to hand to the inner optimizer for this step.

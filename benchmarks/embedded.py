@@ -1,0 +1,333 @@
+"""All that is said of the model that ships: masks and pairs, tasks, what eight bits cost, size.
+
+    python benchmarks/embedded.py --model MODEL --plain PLAIN --minilm MINILM --data DATA \\
+        --corpus CORPUS --work WORK --out embedded.json --parallel 16
+    ... --limit 32 --rates 1e-4 --seeds 2        # a try
+
+MODEL has its weights in eight bits, PLAIN is the same before that. Tasks: the rate of the four that
+is best on dev with one seed, then five seeds with it; the same for MiniLM and for random weights of
+the model's shape. Jobs that are in WORK already are not run again: what was stopped goes on. The
+result is written after each job.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+import held_out
+import scores
+from bertie.checkpoint.model_dir import read_config, save_model
+from bertie.metrics.intervals import mean, spread
+from bertie.model.bert import Bert
+from scores import Job, Place
+from splits import split_titles
+
+ROOT = Path(__file__).parents[1]
+RATES = (2e-5, 3e-5, 5e-5, 1e-4)
+SQUAD = "SQuAD-1.1"
+METRICS = {  # of each set, those that the field reports
+    "SST-2": ("accuracy",),
+    SQUAD: ("f1", "exact"),
+    "CoNLL-2003": ("f1",),
+    "CoLA": ("matthews",),
+    "STS-B": ("pearson", "spearman"),
+    "MRPC": ("accuracy", "f1"),
+    "RTE": ("accuracy",),
+}
+GLUE = ("SST-2", "CoLA", "STS-B", "MRPC", "RTE")
+SETS = {  # by model; `plain` shows what eight bits cost
+    "ours": tuple(METRICS),
+    "minilm": tuple(METRICS),
+    "random": GLUE,
+    "plain": ("SST-2",),
+}
+WANTED = {  # dev, except the last two groups, which are held-out text
+    "SST-2": {"accuracy": 0.90},
+    "MRPC": {"accuracy": 0.80, "f1": 0.865},
+    "CoLA": {"matthews": 0.40},
+    "STS-B": {"pearson": 0.875},
+    "RTE": {"accuracy": 0.64},
+    "wiki": {"mlm_loss": 2.55, "nsp_accuracy": 0.96},
+    "books": {"mlm_loss": 2.40, "nsp_accuracy": 0.83},
+}
+OPENING = """
+import resource, sys, time
+import torch
+from bertie.infer.engine import Engine
+before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+started_at = time.perf_counter()
+engine = Engine.load(sys.argv[1], device="cpu", show=False)
+opened_s = time.perf_counter() - started_at
+engine.fill("Paris is the [MASK] of France.")
+filled_s = time.perf_counter() - started_at
+after_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(opened_s, filled_s, (after_kb - before_kb) / 1e3, after_kb / 1e3)
+"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """A set learned by a model at a rate."""
+
+    model: str
+    set: str
+    peak: float
+
+    def job(self, seed: int) -> Job:
+        (run,) = (run for run in scores.RUNS if run.name == self.set)
+        name = f"{self.set}-{self.model}-{self.peak:g}"
+        return Job(
+            run=replace(run, name=name, model=self.model, peak=self.peak), side="bertie", seed=seed
+        )
+
+
+# --- the tasks ---
+
+
+def list_trials(models: Sequence[str], sets: Sequence[str], rates: Sequence[float]) -> list[Trial]:
+    """The longest sets first, so that all end at about the same time."""
+    return [
+        Trial(model=model, set=name, peak=peak)
+        for name in METRICS
+        for model in models
+        for peak in rates
+        if name in SETS[model] and name in sets
+    ]
+
+
+def run_missing(
+    jobs: Sequence[Job], place: Place, parallel: int, limit_s: float, report: Callable[[], None]
+) -> None:
+    def tidy_up() -> None:  # a hundred models would fill a disk
+        for path in place.work.glob("*/outcome.json"):
+            shutil.rmtree(path.parent / "model", ignore_errors=True)
+        report()
+
+    missing = [job for job in jobs if not has_ended(job, place)]
+    scores.run_all(missing, place, parallel=parallel, limit_s=limit_s, report=tidy_up)
+
+
+def has_ended(job: Job, place: Place) -> bool:
+    return "error" not in scores.read_outcome(job, place)
+
+
+def score_of(trial: Trial, place: Place, seed: int = 0) -> float:
+    """On dev, by the metric that counts; the lowest if it did not end."""
+    outcome = scores.read_outcome(trial.job(seed), place)
+    return float("-inf") if "error" in outcome else outcome["scores"][outcome["metric"]]
+
+
+def choose(trials: Sequence[Trial], place: Place) -> list[Trial]:
+    """Of each set and model, the rate that is best on dev with the first seed."""
+    best: dict[tuple[str, str], Trial] = {}
+    for trial in trials:
+        key = trial.set, trial.model
+        if key not in best or score_of(trial, place) > score_of(best[key], place):
+            best[key] = trial
+    return list(best.values())
+
+
+def summarise(
+    trials: Sequence[Trial], place: Place, num_seeds: int
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Set -> model -> rate, mean and spread of each metric on dev and test, over the seeds."""
+    table: dict[str, dict[str, dict[str, Any]]] = {}
+    for trial in choose(trials, place):
+        outcomes = [scores.read_outcome(trial.job(seed), place) for seed in range(num_seeds)]
+        ended = [one for one in outcomes if "error" not in one]
+        row: dict[str, Any] = {
+            "peak": trial.peak,
+            "num_seeds": len(ended),
+            "by_rate": {f"{t.peak:g}": score_of(t, place) for t in trials if is_alike(t, trial)},
+            "seconds": sum(one["seconds"] for one in ended),
+        }
+        for part, key in (("dev", "scores"), ("test", "test")):
+            for metric in METRICS[trial.set]:
+                values = [one[key][metric] for one in ended if metric in one.get(key, {})]
+                if values:
+                    row.setdefault(part, {})[metric] = describe(values)
+        table.setdefault(trial.set, {})[trial.model] = row
+    return table
+
+
+def is_alike(one: Trial, other: Trial) -> bool:
+    return (one.set, one.model) == (other.set, other.model)
+
+
+def describe(values: Sequence[float]) -> dict[str, Any]:
+    return {"mean": mean(values), "spread": spread(values), "scores": list(values)}
+
+
+def put_models(options: argparse.Namespace, folder: Path) -> None:
+    """All models by their names in one folder; random weights are made here."""
+    folder.mkdir(parents=True, exist_ok=True)
+    given = {"ours": options.model, "plain": options.plain, "minilm": options.minilm}
+    for name, path in given.items():
+        if path is not None and not (folder / name).exists():
+            (folder / name).symlink_to(path.absolute())
+    if not (folder / "random").exists():
+        generator = torch.Generator().manual_seed(0)
+        model = Bert(read_config(options.model), (), generator=generator)
+        save_model(model, folder / "random", tokenizer_from=options.model)
+
+
+# --- size and time ---
+
+
+def measure_size(model: Path) -> dict[str, Any]:
+    """Bytes on disk and in the wheel; seconds and memory of opening it on the CPU."""
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", OPENING, str(model)], capture_output=True, text=True, check=True
+        ).stdout.split()
+        for _ in range(3)
+    ]
+    best = min((tuple(map(float, words)) for words in said), key=lambda figures: figures[0])
+    return {
+        "model_bytes": sum(path.stat().st_size for path in model.rglob("*") if path.is_file()),
+        "wheel_bytes": build_wheel(),
+        "open_s": best[0],
+        "first_answer_s": best[1],
+        "model_memory_mb": best[2],
+        "process_memory_mb": best[3],
+        "threads": torch.get_num_threads(),
+    }
+
+
+def build_wheel() -> int | None:
+    """None where no wheel can be built."""
+    with TemporaryDirectory() as folder:  # of a copy: a build leaves files behind
+        copy = Path(folder) / "bertie"
+        shutil.copytree(ROOT / "src", copy / "src")
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copyfile(ROOT / name, copy / name)
+        words = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+        command = [sys.executable, *words, "--wheel-dir", folder, str(copy)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = list(Path(folder).glob("*.whl"))
+        if done.returncode or not found:
+            print(f"no wheel: {done.stderr.strip()[-300:]}", file=sys.stderr)
+            return None
+        return found[0].stat().st_size
+
+
+# --- all of it ---
+
+
+def compare(result: dict[str, Any]) -> dict[str, Any]:
+    """What was wanted, what was found, and whether that is enough."""
+    found: dict[str, Any] = {}
+    for name, wanted in WANTED.items():
+        if name in held_out.GROUPS:
+            figures = result.get("held_out", {}).get("ours", {}).get(name, {})
+        else:
+            dev = result.get("tasks", {}).get(name, {}).get("ours", {}).get("dev", {})
+            figures = {metric: one["mean"] for metric, one in dev.items()}
+        for metric, value in wanted.items():
+            if metric in figures:
+                is_loss = metric.endswith("loss")
+                reached = figures[metric] <= value if is_loss else figures[metric] >= value
+                found[f"{name} {metric}"] = {
+                    "wanted": value,
+                    "found": figures[metric],
+                    "is_reached": reached,
+                }
+    return found
+
+
+def evaluate_text(options: argparse.Namespace) -> dict[str, Any]:
+    with TemporaryDirectory() as folder:
+        texts = held_out.gather(options.corpus, Path(folder), options.percent)
+        models = {"ours": options.model, "plain": options.plain}
+        return {
+            name: held_out.evaluate_groups(path, texts, options.limit)
+            for name, path in models.items()
+            if path is not None
+        }
+
+
+def evaluate_tasks(
+    options: argparse.Namespace, place: Place, report: Callable[[dict[str, Any]], None]
+) -> None:
+    models = [name for name in SETS if (place.models / name).exists()]
+    trials = list_trials(models, options.sets, options.rates)
+
+    def tell() -> None:
+        report({"tasks": summarise(trials, place, options.seeds)})
+
+    first = [trial.job(0) for trial in trials]
+    run_missing(first, place, options.parallel, options.job_seconds, tell)
+    rest = [t.job(seed) for t in choose(trials, place) for seed in range(1, options.seeds)]
+    run_missing(rest, place, options.parallel, options.job_seconds, tell)
+    tell()
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", type=Path, required=True, help="model directory, as it ships")
+    parser.add_argument("--plain", type=Path, help="the same, before it was stored in eight bits")
+    parser.add_argument("--minilm", type=Path, help="MiniLM's directory, to compare")
+    parser.add_argument("--data", type=Path, help="folder of the published sets")
+    parser.add_argument("--corpus", type=Path, help="text: JSON lines with their source")
+    parser.add_argument("--work", type=Path, required=True, help="folder for what jobs leave")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file")
+    parser.add_argument("--sets", nargs="+", default=list(METRICS), choices=list(METRICS))
+    parser.add_argument("--rates", nargs="+", type=float, default=list(RATES))
+    parser.add_argument("--seeds", type=int, default=5, help="at the best rate")
+    parser.add_argument("--percent", type=int, default=held_out.PERCENT, help="held out")
+    parser.add_argument("--limit", type=int, default=0, help="rows and instances, for a try")
+    parser.add_argument("--parallel", type=int, default=1, help="jobs at a time")
+    parser.add_argument("--job-seconds", type=float, default=900, help="that a job may take")
+    parser.add_argument("--threads", type=int, default=1, help="of a job")
+    return parser.parse_args()
+
+
+def main() -> None:
+    options, started_at = parse(), time.monotonic()
+    result: dict[str, Any] = {}
+    if options.out.is_file():  # parts that were measured before, on this machine or another
+        result = json.loads(options.out.read_text(encoding="utf-8"))["result"]
+    on_gpu = torch.cuda.is_available()
+    place = Place(
+        data=(options.data or Path()).absolute(),
+        models=options.work.absolute() / "models",
+        work=options.work.absolute() / "jobs",
+        device="cuda" if on_gpu else "cpu",
+        limit=options.limit,
+        threads=options.threads,
+    )
+    place.work.mkdir(parents=True, exist_ok=True)
+    put_models(options, place.models)
+
+    def report(found: dict[str, Any]) -> None:
+        for name, part in found.items():  # sets may come one by one
+            result[name] = result.get(name, {}) | part
+        result["wanted"] = compare(result)
+        result["protocol"] = held_out.describe_protocol() | {"rates": options.rates}
+        result["device"] = torch.cuda.get_device_name() if on_gpu else "cpu"
+        result["minutes"] = round((time.monotonic() - started_at) / 60, 2)
+        scores.write_result(options.out, result)
+
+    report({"size": measure_size(options.model)})
+    if options.corpus is not None:
+        report({"held_out": evaluate_text(options)})
+    if options.data is not None:
+        split_titles(place.data / scores.SPLIT[SQUAD], place.work / "splits" / SQUAD)
+        evaluate_tasks(options, place, report)
+    for name, found in result["wanted"].items():
+        word = "reached" if found["is_reached"] else "MISSED"
+        print(f"{name}: {found['found']:.4f}, wanted {found['wanted']}: {word}")
+
+
+if __name__ == "__main__":
+    main()
