@@ -30,6 +30,7 @@ SURFACE = {
     "similar": "words query top column format",
     "features": "words out task layers skip_bad sets",
     "table7": "train out model dev test seeds skip_bad sets",
+    "ablate": "study corpus data out budget size seeds on tasks at_once sets",
     "export": "to out model dtype dev",
     "inspect": "words out",
     "serve": "models host port api_key_file allow_origin threads device precision recipe sets",

@@ -135,6 +135,7 @@ SHIPPED = {
     "domain-adapt": PretrainRecipe,
     "embedded-en": PretrainRecipe,
     "roberta-style": PretrainRecipe,
+    "albert-base": PretrainRecipe,
     "classify": FinetuneRecipe,
     "tag": FinetuneRecipe,
     "tag-document": FinetuneRecipe,

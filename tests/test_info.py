@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from bertie.checkpoint.model_dir import save_model
 from bertie.errors import UserError
 from bertie.info import Table, describe, in_units
 from bertie.model.bert import Bert
-from bertie.model.config import ModelConfig, train_flops
+from bertie.model.config import ModelConfig, count_parameters, train_flops
 
 TINY = ModelConfig(
     vocab_size=37, hidden_size=12, num_layers=2, num_heads=3, ffn_size=20, max_positions=16
@@ -120,3 +121,14 @@ def test_a_size_is_shown_without_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_variant_is_shown_with_its_switches_and_formulas(tmp_path: Path) -> None:
+    config = replace(TINY, embedding_size=5, share_layers=True, attention="left")
+    save_model(Bert(config, ("masked_lm",), has_pooler=True), tmp_path / "model")
+    about, counted, work, _ = describe(str(tmp_path / "model"), length=16)
+    assert ("attention", "left") in about.rows
+    assert ("embedding_size", "5") in about.rows
+    assert cell(counted, "pieces", 1) == "V·E"
+    assert cell(counted, "with heads") == f"{count_parameters(config, ('masked_lm',)):,}"
+    assert cell(work, "encode a token", 1) == "2L(4H² + 2HF) + 2LHN + 2EH"

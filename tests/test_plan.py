@@ -159,7 +159,7 @@ def test_trying_out_leaves_no_gradient(
 
 @pytest.mark.parametrize("num_tokens", [1, 64, 500, 1024])
 def test_a_full_batch_is_one_that_a_model_takes(num_tokens: int) -> None:
-    batch = make_full_batch(num_tokens, 32, len(PIECES))
+    batch = make_full_batch(num_tokens, 32, len(PIECES), 0.15)
     assert len(batch.ids) == max(1, num_tokens // 32) * 32 == batch.bounds[-1]
     assert len(batch.predicted) >= 0.14 * len(batch.ids)
     words, pairs = Bert(CONFIG, HEADS)(*batch[:5], predicted=batch.predicted)

@@ -46,6 +46,7 @@ PARAMETERS = {
     "large": 336_226_108,
     "base-one-gpu-day": 109_514_298,  # without pooler and next sentence
     "roberta-style": 109_514_298,
+    "albert-base": 11_881_148,
     "chinese-base": 102_882_442,
 }
 

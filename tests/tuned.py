@@ -42,6 +42,7 @@ def make_model(
     dropout: float = 0.1,
     max_positions: int = 48,
     num_layers: int = 2,
+    **switches: Any,
 ) -> Path:
     """A model directory with a vocabulary made by hand."""
     config = TokenizerConfig(max_length=max_positions)
@@ -56,6 +57,7 @@ def make_model(
         dropout=dropout,
         attention_dropout=dropout,
         init_std=0.1,
+        **switches,
     )
     model = Bert(shape, heads, generator=torch.Generator().manual_seed(7))
     save_model(model, folder / "model", tokenizer_from=folder / "tokenizer")

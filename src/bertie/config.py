@@ -22,17 +22,18 @@ def read_recipe(kind: type[T], recipe: str | Path | None = None, sets: Sequence[
     return build(kind, values)
 
 
-def find_recipe(recipe: str | Path) -> Path:
+def find_recipe(recipe: str | Path, package: str = "bertie.recipes") -> Path:
     """A file, or the name of a recipe that ships with the package."""
     path = Path(recipe)
     if path.is_file():
         return path
-    shipped = Path(str(resources.files("bertie.recipes")))
+    shipped = Path(str(resources.files(package)))
     named = shipped / f"{path.stem}.toml"
     if str(recipe) in (path.stem, f"{path.stem}.toml") and named.is_file():
         return named
     known = ", ".join(sorted(p.stem for p in shipped.glob("*.toml")))
-    raise UserError(f"no recipe {recipe}: neither a file nor a shipped one; those are: {known}")
+    what = "study" if package.endswith("studies") else "recipe"
+    raise UserError(f"no {what} {recipe}: neither a file nor a shipped one; those are: {known}")
 
 
 def read_toml(path: Path) -> dict[str, Any]:

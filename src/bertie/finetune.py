@@ -146,14 +146,20 @@ def open_files_of(recipe: FinetuneRecipe, show: Show) -> tuple[Path, Sets, Learn
             f"--train {recipe.data.train} --out DIR"
         )
     sets = read_sets(recipe.task, recipe.data, source)
-    learner = BertLearner(source=source, task=sets.task, freeze=recipe.tune.freeze, show=show)
+    learner = BertLearner(
+        source=source,
+        task=sets.task,
+        freeze=recipe.tune.freeze,
+        bilstm_layers=recipe.tune.bilstm_layers,
+        show=show,
+    )
     return source, sets, learner
 
 
 def open_features_of(recipe: FinetuneRecipe) -> tuple[Path, Sets, Learner]:
     """The model whose features these are, the data, and what is trained: a head."""
     assert recipe.head is not None
-    if recipe.model is not None or recipe.tune.freeze:
+    if recipe.model is not None or recipe.tune.freeze or recipe.tune.bilstm_layers:
         raise UserError("a head on features trains nothing of the model: leave out --model")
     rows = open_alike(recipe.data)
     manifest = rows.stores[0].manifest

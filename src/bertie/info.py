@@ -7,6 +7,7 @@ from pathlib import Path
 from bertie.errors import UserError
 from bertie.model.config import (
     SIZES,
+    SWITCHES,
     Memory,
     ModelConfig,
     Part,
@@ -61,6 +62,7 @@ def describe_directory(directory: Path, batch_size: int, length: int | None) -> 
     opened = open_model(directory)
     model, card = opened.model, opened.card
     rows = [("heads", ", ".join(model.heads) or "none"), ("GELU", model.config.gelu)]
+    rows += list_switches(model.config)
     if card is not None:
         rows.append(("task", f"{card.head}, {card.kind}" if card.head == "sequence" else card.head))
         if card.labels:
@@ -80,6 +82,13 @@ def describe_directory(directory: Path, batch_size: int, length: int | None) -> 
         num_labels=model.num_labels,
     )
     return [about, counted, *costs(model.config, batch_size, length)]
+
+
+def list_switches(config: ModelConfig) -> list[tuple[str, str]]:
+    """In what the model differs from a plain BERT."""
+    plain = ModelConfig()
+    found = {name: getattr(config, name) for name in SWITCHES}
+    return [(name, str(value)) for name, value in found.items() if value != getattr(plain, name)]
 
 
 def describe_store(directory: Path, length: int) -> list[Table]:
@@ -130,6 +139,10 @@ def count(
         f"F {c.ffn_size} feed-forward, V {c.vocab_size:,} pieces, P {c.max_positions} positions, "
         f"S {c.num_segments} segments" + (f", C {num_labels} labels" if _has_labels(heads) else "")
     )
+    if c.embedding_size:
+        shape += f", E {c.embedding_size} of an embedding"
+    if c.bilstm_layers:
+        shape += f", T {c.bilstm_layers} layers of an LSTM on top"
     return Table(
         title=f"{name}: parameters",
         columns=("part", "formula", "parameters"),
@@ -153,17 +166,18 @@ def costs(config: ModelConfig, batch_size: int, length: int | None) -> list[Tabl
     if length > config.max_positions:
         raise UserError(f"--length {length} is more than the {config.max_positions} positions")
     train, infer = train_flops(config, length=length), infer_flops(config, length=length)
+    encode, predict = work_formulas(config)
     shape, times = f"{batch_size} x {length} tokens", f"{batch_size} · {length} times that"
     work = Table(
         title=f"work at {shape}",
         columns=("what", "formula, N tokens in a sequence", "FLOPs"),
         right=("FLOPs",),
         rows=(
-            ("encode a token", "2L(4H² + 2HF) + 4LHN", in_units(infer / length, 1000, "")),
+            ("encode a token", encode, in_units(infer / length, 1000, "")),
             ("encode the batch", times, in_units(infer * batch_size, 1000, "")),
             (
                 "pre-train on a token",
-                "6L(4H² + 2HF) + 12LHN + 0.9(VH + H²)",
+                f"3 times that + {predict}",
                 in_units(train / length, 1000, ""),
             ),
             ("pre-train a step", times, in_units(train * batch_size, 1000, "")),
@@ -174,6 +188,18 @@ def costs(config: ModelConfig, batch_size: int, length: int | None) -> list[Tabl
         "inference": infer_memory(config, batch_size=batch_size, length=length),
     }
     return [work, _compare_memory(memories, f"memory at {shape}, fp32")]
+
+
+def work_formulas(config: ModelConfig) -> tuple[str, str]:
+    """Of a token: to encode it, and to predict 15% of it and learn from that."""
+    formula = "2L(4H² + 2HF) + 4LHN"
+    if config.layer == "lstm":
+        formula = "2L·4H²"
+    elif config.attention == "left":
+        formula = "2L(4H² + 2HF) + 2LHN"
+    formula += " + 2EH" if config.embedding_size else ""
+    formula += " + 12TH²" if config.bilstm_layers else ""
+    return formula, "0.9(VE + HE)" if config.embedding_size else "0.9(VH + H²)"
 
 
 def _compare_memory(memories: dict[str, Memory], title: str) -> Table:

@@ -104,6 +104,7 @@ class BertLearner:
     source: Path
     task: AnyTask
     freeze: int  # layers that stay as they are, from below; the embeddings with them
+    bilstm_layers: int  # of an LSTM between the encoder and the output layer
     show: Show
 
     def make(self, spec: RunSpec, checkpoint: Checkpoint | None) -> Bert:
@@ -112,6 +113,7 @@ class BertLearner:
             self.source if checkpoint is None else checkpoint.model,
             heads=(self.task.head,),
             num_labels=self.task.num_labels,
+            bilstm_layers=self.bilstm_layers or None,
             generator=generator,
         )
         model = opened.model
@@ -129,6 +131,11 @@ class BertLearner:
         if self.freeze > len(model.layers):
             raise UserError(
                 f"tune.freeze is {self.freeze}, the model has {len(model.layers)} layers"
+            )
+        if model.config.share_layers and 0 < self.freeze < len(model.layers):
+            raise UserError(
+                f"the {len(model.layers)} layers of {self.source} are one and the same; "
+                "tune.freeze is none or all of them"
             )
         if self.freeze:
             for part in (model.embeddings, *model.layers[: self.freeze]):

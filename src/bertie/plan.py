@@ -8,7 +8,6 @@ from torch import nn
 
 from bertie.data.index import Header
 from bertie.data.loader import Batch, Loader
-from bertie.data.masking import MaskConfig
 from bertie.data.steps import DataConfig, fit_micro_tokens
 from bertie.data.store import Store
 from bertie.errors import UserError
@@ -68,7 +67,8 @@ def make_plan(
     budget, ends = find_budget(train.budget, phases, settings, headers)
     fitting = data.loader.micro_tokens or micro_tokens
     if not fitting:
-        fitting = find_fitting(model, objective, longest, train, world)
+        share = data.masking.predicted_share
+        fitting = find_fitting(model, objective, longest, train, world, predicted_share=share)
     return Plan(
         budget=budget,
         phases=tuple(
@@ -81,7 +81,12 @@ def make_plan(
             for one, header, begin, end in zip(settings, headers, [0.0, *ends], ends, strict=False)
         ),
         micro_tokens=fitting,
-        memory=train_memory(model.config, batch_size=max(1, fitting // longest), length=longest),
+        memory=train_memory(
+            model.config,
+            batch_size=max(1, fitting // longest),
+            length=longest,
+            predicted_share=data.masking.predicted_share,
+        ),
     )
 
 
@@ -127,10 +132,18 @@ def with_micro_tokens(
 
 
 def find_fitting(
-    model: Bert, objective: Objective, length: int, train: TrainConfig, world: World
+    model: Bert,
+    objective: Objective,
+    length: int,
+    train: TrainConfig,
+    world: World,
+    *,
+    predicted_share: float,
 ) -> int:
     """The largest micro-batch that all ranks have the memory for."""
-    memory = train_memory(model.config, batch_size=1, length=length)
+    memory = train_memory(
+        model.config, batch_size=1, length=length, predicted_share=predicted_share
+    )
     fixed = (memory.gradients + memory.optimizer) // (world.size if train.sharding == "full" else 1)
     bytes_per_token = memory.activations / length
     if train.precision != "fp32":
@@ -139,7 +152,8 @@ def find_fitting(
         bytes_per_token /= max(1.0, model.config.num_layers / 2)
 
     def try_out(num_tokens: int) -> None:
-        batch = make_full_batch(num_tokens, length, model.config.vocab_size).to(world.device)
+        vocab_size = model.config.vocab_size
+        batch = make_full_batch(num_tokens, length, vocab_size, predicted_share).to(world.device)
         dtype = DTYPES.get(train.precision)
         model.train()
         try:
@@ -159,11 +173,11 @@ def find_fitting(
     return world.least(found)
 
 
-def make_full_batch(num_tokens: int, length: int, vocab_size: int) -> Batch:
+def make_full_batch(num_tokens: int, length: int, vocab_size: int, predicted_share: float) -> Batch:
     """A batch as large as they get: full sequences, as many predicted tokens as usual."""
     num_sequences = max(1, num_tokens // length)
     size = num_sequences * length
-    predicted = torch.arange(0, size, round(1 / MaskConfig().rate))
+    predicted = torch.arange(0, size, max(1, round(1 / predicted_share)))
     return Batch(
         ids=torch.arange(size) % vocab_size,
         segments=torch.zeros(size, dtype=torch.int64),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bertie.checkpoint.grow import open_grown
 from bertie.checkpoint.model_dir import copy_model, open_model, read_config, save_weights
@@ -25,7 +25,7 @@ from bertie.data.store import TOKENIZER, Store, open_store
 from bertie.embedded import find_model
 from bertie.errors import UserError
 from bertie.model.bert import Bert
-from bertie.model.config import ModelConfig, train_flops
+from bertie.model.config import SWITCHES, ModelConfig, train_flops
 from bertie.objectives import IGNORED, Term, cross_entropy, linear_cross_entropy
 from bertie.plan import Plan, make_plan
 from bertie.prepare import HELD_OUT
@@ -41,8 +41,15 @@ from bertie.train.loop import DTYPES, TrainConfig, Trainer
 from bertie.train.optim import OptimConfig
 from bertie.train.record import begin_record, check_same, find_common_checkpoint
 
-Objective = Literal["mlm+nsp", "mlm", "nsp", "mlm+sop"]
-HEADS = {"mlm": "masked_lm", "nsp": "next_sentence", "sop": "next_sentence"}
+# lm predicts each token from those before it, back from those behind it
+Objective = Literal["mlm+nsp", "mlm", "nsp", "mlm+sop", "lm", "lm+back"]
+HEADS = {
+    "mlm": "masked_lm",
+    "lm": "next_token",
+    "back": "previous_token",
+    "nsp": "next_sentence",
+    "sop": "next_sentence",
+}
 EVALUATED_STEPS = 20  # batches of held-out text, at most
 # What may be changed when a run goes on: it does not change what is learned.
 HARMLESS = {
@@ -90,6 +97,10 @@ class PretrainRecipe:
                 f"the objective {self.objective} needs data.instances.kind = "
                 f"{' or '.join(fitting)}; found {kind}"
             )
+        if self.model is not None:
+            check_direction(self.objective, self.model)
+            if self.train.compile and (self.model.layer == "lstm" or self.model.bilstm_layers):
+                raise UserError("train.compile is for Transformers; leave it out with an LSTM")
         if self.grow and self.start is None:
             raise UserError("grow goes with start, the model directory to go on from")
 
@@ -100,12 +111,20 @@ class PretrainRecipe:
     @property
     def pair(self) -> str | None:
         """The loss of pairs: nsp, sop or none."""
-        return next((term for term in self.terms if term != "mlm"), None)
+        return next((term for term in self.terms if term in ("nsp", "sop")), None)
 
     @property
     def heads(self) -> tuple[str, ...]:
         """Heads that the objective does not train are not built."""
         return tuple(HEADS[term] for term in self.terms)
+
+
+def check_direction(objective: Objective, model: ModelConfig) -> None:
+    """A language model must not see what it predicts; and both halves of an LSTM must learn."""
+    if objective == "lm" and model.attention != "left":
+        raise UserError('the objective lm goes with model.attention = "left"')
+    if objective == "lm+back" and model.layer != "lstm":
+        raise UserError('the objective lm+back goes with model.layer = "lstm"')
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -295,7 +314,8 @@ def start_from(
 def check_shape(directory: Path, wanted: ModelConfig) -> None:
     """A [model] in the recipe must not contradict the model that is started from."""
     found = read_config(directory)
-    for name in ("num_layers", "hidden_size", "num_heads", "ffn_size", "max_positions"):
+    sizes = ("num_layers", "hidden_size", "num_heads", "ffn_size", "max_positions")
+    for name in (*sizes, *SWITCHES):
         if getattr(found, name) != getattr(wanted, name):
             raise UserError(
                 f"{directory} has {name} = {getattr(found, name)}, the recipe's [model] says "
@@ -316,7 +336,8 @@ def preflight(
     first, manifest = plan.phases[0], store.manifest
     batch_size, header = first.data.loader.batch_size, first.header
     tokens = header.mean_length * batch_size
-    flops = train_flops(model.config, length=round(header.mean_length))
+    share = first.data.masking.predicted_share
+    flops = train_flops(model.config, length=round(header.mean_length), predicted_share=share)
     yield f"{sum(p.numel() for p in model.parameters()):,} parameters"
     yield (
         f"{manifest.num_tokens:,} tokens of text, {header.num_instances:,} instances an epoch of "
@@ -338,7 +359,7 @@ def preflight(
         yield f"{plan.budget.amount:,.0f} steps, {total:,.0f} tokens, {epochs:.1f} epochs"
     else:
         yield f"{plan.budget.amount:,.12g} {plan.budget.unit}"
-    yield f"guessing by frequency loses {unigram:.2f} nats a masked token"
+    yield f"guessing by frequency loses {unigram:.2f} nats a predicted token"
     if warning := check_pairs(header.num_second, header.num_pairs):
         yield f"warning: {warning}"
     if checkpoint is not None:
@@ -353,7 +374,9 @@ def open_log(
     show: Show,
     checkpoint: Checkpoint | None,
 ) -> Log:
-    length = round(plan.phases[0].header.mean_length)
+    first = plan.phases[0]
+    length, share = round(first.header.mean_length), first.data.masking.predicted_share
+    flops = train_flops(model.config, length=length, predicted_share=share)
     peak = find_peak(world.device, recipe.train.precision)
     return Log(
         recipe.out or Path(),
@@ -361,7 +384,7 @@ def open_log(
         show=show,
         resume=checkpoint,
         is_silent=not world.is_first,
-        flops_per_token=train_flops(model.config, length=length) / length,
+        flops_per_token=flops / length,
         peak_flops=peak and peak * world.size,
         tensorboard=recipe.train.tensorboard,
     )
@@ -388,6 +411,8 @@ def data_of(recipe: PretrainRecipe) -> DataConfig:
     """The data of the recipe; where no masked LM is trained, nothing is hidden or replaced."""
     if "mlm" in recipe.terms:
         return recipe.data
+    if "lm" in recipe.terms:
+        return replace(recipe.data, masking=replace(recipe.data.masking, unit="next"))
     whole = replace(recipe.data.masking, mask_share=0.0, random_share=0.0, keep_share=1.0)
     return replace(recipe.data, masking=whole)
 
@@ -399,19 +424,26 @@ def objective_of(recipe: PretrainRecipe) -> Callable[[nn.Module, Batch], dict[st
     def objective(model: nn.Module, batch: Batch) -> dict[str, Term]:
         # On a CPU all logits at once are slow (benchmarks/train_step.py); a GPU has room for them,
         # and a compiled model makes them best by itself.
-        is_projected = batch.ids.is_cuda or recipe.train.compile
+        # But a language model has logits at every place.
+        is_projected = recipe.train.compile or (batch.ids.is_cuda and "lm" not in terms)
         outputs = model(*batch[:5], predicted=batch.predicted, is_projected=is_projected)
         found = {}
         for term, output in zip(terms, outputs, strict=True):
-            if term == "mlm" and not is_projected:
+            labels = labels_of(batch, term)
+            if term in ("mlm", "lm", "back") and not is_projected:
                 bert = cast(Bert, getattr(model, "module", model))  # DDP holds it
-                found[term] = linear_cross_entropy(output, *bert.output_layer(), batch.labels)
+                found[term] = linear_cross_entropy(output, *bert.output_layer(HEADS[term]), labels)
             else:
-                labels = batch.labels if term == "mlm" else batch.pair_labels
                 found[term] = cross_entropy(output, labels)
         return found
 
     return objective
+
+
+def labels_of(batch: Batch, term: str) -> Tensor:  # (M,) or (N,)
+    if term == "back":
+        return batch.previous
+    return batch.labels if term in ("mlm", "lm") else batch.pair_labels
 
 
 class HeldOut:
@@ -440,7 +472,8 @@ class HeldOut:
             world=self.world,
             dtype=DTYPES.get(self.recipe.train.precision),
         )
-        headlines = ("mask_loss", "mlm_loss", f"{self.pair}_loss")  # the first that is there
+        # The first that is there.
+        headlines = ("mask_loss", "mlm_loss", "lm_loss", f"{self.pair}_loss")
         return figures, next((-figures[name] for name in headlines if name in figures), None)
 
     def guess(self, store: Store) -> dict[str, float]:

@@ -42,9 +42,11 @@ class TuneConfig:
     grid: Literal["none", "paper"] = "none"  # paper: batch 16, 32; peak 5e-5, 3e-5, 2e-5; epochs
     seeds: int = 1  # runs of the same settings; of the output layer, the order and dropout
     freeze: int = 0  # layers that stay as they are, from below; the embeddings with them
+    bilstm_layers: int = 0  # of a new LSTM between encoder and output layer (paper, Table 5)
 
     def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("micro_tokens", 0), ("seeds", 1), ("freeze", 0)):
+        limits = {"batch_size": 1, "micro_tokens": 0, "seeds": 1, "freeze": 0, "bilstm_layers": 0}
+        for name, least in limits.items():
             if getattr(self, name) < least:
                 raise UserError(f"tune.{name} is at least {least}; found {getattr(self, name)}")
 

@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from bertie.checkpoint import hugging_face
 from bertie.checkpoint.card import TaskCard
+from bertie.checkpoint.families import ALBERT, BERT, make_rows
 from bertie.checkpoint.model_dir import open_model, read_config, save_model
 from bertie.errors import UserError
 from bertie.model.bert import Bert
-from bertie.model.config import ModelConfig
+from bertie.model.config import DIRECTED, ModelConfig
 from bertie.model.heads import HEADS
+from tests.model import tiny
 
+PLAIN = [head for head in HEADS if head not in DIRECTED]
 TINY = ModelConfig(
     vocab_size=37,
     hidden_size=12,
@@ -83,7 +85,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "heads", [(), ("masked_lm", "next_sentence"), *((head,) for head in HEADS)], ids=str
+    "heads", [(), ("masked_lm", "next_sentence"), *((head,) for head in PLAIN)], ids=str
 )
 @pytest.mark.parametrize("shard_bytes", [10**9, 1000])
 def test_what_is_written_is_opened(
@@ -96,6 +98,64 @@ def test_what_is_written_is_opened(
     assert not opened.model.training
     assert opened.notes == opened.fresh == ()
     assert read_config(tmp_path / "model") == TINY
+
+
+@pytest.mark.parametrize("heads", [(), ("masked_lm",), ("sequence",), ("token",)], ids=str)
+@pytest.mark.parametrize("name", tiny.VARIANTS)
+def test_every_variant_is_opened_as_it_was_written(
+    name: str, heads: tuple[str, ...], tmp_path: Path
+) -> None:
+    config = replace(tiny.VARIANTS[name], classifier_dropout=0.3)
+    heads = tuple(head for head in HEADS if head in (*heads, *tiny.directed(config)))
+    model = tiny.make(config, torch.float32, heads=heads, num_labels=4)
+    save_model(model, tmp_path / "model")
+    opened = open_model(tmp_path / "model")
+    assert_same(opened.model, model)
+    assert opened.notes == opened.fresh == ()
+    assert len(set(opened.model.layers)) == config.num_layer_weights
+    values = json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8"))
+    assert values["model_type"] == ("albert" if name == "albert" else "bertie")
+    save_model(opened.model, tmp_path / "model")  # and once more
+    assert_same(open_model(tmp_path / "model").model, model)
+
+
+def test_a_new_lstm_goes_on_top_and_comes_off(tmp_path: Path) -> None:
+    save_model(make("masked_lm"), tmp_path / "plain")
+    rng = torch.Generator().manual_seed(3)
+    tall = open_model(
+        tmp_path / "plain", heads=("token",), num_labels=3, bilstm_layers=2, generator=rng
+    )
+    assert set(tall.fresh) == {"bilstm", "token"}
+    save_model(tall.model, tmp_path / "tall")
+    again = open_model(tmp_path / "tall", bilstm_layers=2)
+    assert_same(again.model, tall.model)
+    assert again.fresh == ()
+    assert open_model(tmp_path / "tall", bilstm_layers=1).fresh == ("bilstm",)
+    low = open_model(tmp_path / "tall", bilstm_layers=0)
+    assert low.fresh == ()
+    assert low.model.config == TINY
+
+
+@pytest.mark.parametrize("name", ["left", "lstm"])
+def test_a_variant_that_is_not_whole_is_refused(name: str, tmp_path: Path) -> None:
+    save_model(tiny.make(tiny.VARIANTS[name], torch.float32), tmp_path / "model")
+    change_config(tmp_path / "model", model={"num_layer": 3})
+    refuses(
+        tmp_path / "model",
+        r"config.json: no setting model.num_layer \(did you mean model.num_layers",
+    )
+    save_model(tiny.make(tiny.VARIANTS[name], torch.float32), tmp_path / "model")
+    change_weights(tmp_path / "model", lambda w: w.pop("embeddings.norm.bias"))
+    refuses(tmp_path / "model", r"lacks 1 of the weights .* first embeddings.norm.bias")
+    change_weights(tmp_path / "model", lambda w: w.update(one=torch.ones(1)))
+    refuses(tmp_path / "model", r"first embeddings.norm.bias \(it has one\)")
+
+
+@pytest.mark.parametrize("kind", ["spiece.model", "tokenizer.json"])
+def test_sentence_pieces_are_refused_with_the_reason(kind: str, saved: Path) -> None:
+    (saved / "vocab.txt").unlink(missing_ok=True)
+    (saved / kind).write_text('{"model": {"type": "Unigram", "vocab": [["a", -1.0]]}}')
+    refuses(saved, r"is of SentencePiece, .* take a model with a vocab.txt")
 
 
 def test_an_encoder_without_pooler_stays_without(tmp_path: Path) -> None:
@@ -364,7 +424,7 @@ def test_weights_of_another_kind_of_model_are_told(saved: Path) -> None:
 
 def test_surplus_weights_are_refused(saved: Path) -> None:
     change_weights(saved, lambda w: w.update({"bert.encoder.adapter.weight": torch.ones(2)}))
-    refuses(saved, "has 1 weights that a BERT of 2 layers has not, first bert.encoder.adapter")
+    refuses(saved, "has 1 weights that a model of 2 layers, .* has not, first bert.encoder.adapter")
 
 
 @pytest.mark.parametrize(("num_layers", "problem"), [(1, "has 16 weights"), (3, "lacks 16 of")])
@@ -431,8 +491,8 @@ def test_a_whole_tokenizer_of_another_size_is_refused(saved: Path) -> None:
     ("values", "message"),
     [
         (
-            {"model_type": "albert", "architectures": ["AlbertForMaskedLM"]},
-            "model_type albert, Alb",
+            {"model_type": "albert", "architectures": ["BertForMaskedLM"]},
+            "model_type albert, BertForMaskedLM",
         ),
         ({"model_type": "roberta"}, r"another kind of model \(model_type roberta"),
         ({"model_type": "distilbert"}, r"another kind of model \(model_type distilbert"),
@@ -591,12 +651,8 @@ def test_a_card_that_does_not_fit_is_not_written(tmp_path: Path) -> None:
 
 
 def test_the_table_of_names_covers_every_weight() -> None:
-    for heads in [(), *((head,) for head in HEADS)]:
+    for heads in [(), *((head,) for head in PLAIN)]:
         model = make(*heads)
-        rows = hugging_face.make_rows(TINY.num_layers, ["pooler", *heads])
+        rows = make_rows(BERT, TINY.num_layers, ["pooler", *heads])
         assert {row.ours for row in rows} == set(model.state_dict())
-    assert {"pooler", *HEADS} == set(hugging_face.PARTS)
-
-
-def test_the_albert_of_a_real_package_is_refused(shared: Path) -> None:
-    refuses(shared / "weights" / "rxnmapper-albert", "model_type albert, AlbertForMaskedLM")
+    assert {"pooler", *PLAIN} == set(BERT.parts) == set(ALBERT.parts)

@@ -1,4 +1,4 @@
-"""transformers' BERTs as the judges: made at random, and asked the way they want to be asked."""
+"""transformers' BERTs and ALBERTs as the judges: made at random, asked as they want to be asked."""
 
 # B sequences   W the longest
 
@@ -50,7 +50,9 @@ def quiet() -> Iterator[None]:
 
 def make(name: str, dtype: torch.dtype = torch.float32, **settings: object) -> Theirs:
     """A model of theirs with weights that are all different, norms and biases too."""
-    config = transformers.BertConfig(**(AWKWARD | settings))
+    is_albert = name.startswith("Albert")
+    kind = transformers.AlbertConfig if is_albert else transformers.BertConfig
+    config = kind(**(AWKWARD | ({"embedding_size": 14} if is_albert else {}) | settings))
     torch.manual_seed(11)
     model: Theirs = getattr(transformers, name)(config)
     with torch.no_grad():
@@ -92,7 +94,7 @@ def ask_theirs(model: Theirs, texts: list[list[Tensor]]) -> dict[str, Tensor]:
     ids, kinds = (torch.stack([F.pad(t, (0, width - len(t))) for t in column]) for column in texts)
     real = torch.arange(width) < lengths.unsqueeze(1)  # (B, W)
     inputs = {"input_ids": ids, "token_type_ids": kinds, "attention_mask": real.long()}
-    name = type(model).__name__
+    name = type(model).__name__.replace("Albert", "Bert")
     if name == "BertForMultipleChoice":
         inputs = {key: value.unsqueeze(0) for key, value in inputs.items()}
     output = model(**inputs, output_hidden_states=True)
@@ -100,7 +102,7 @@ def ask_theirs(model: Theirs, texts: list[list[Tensor]]) -> dict[str, Tensor]:
         "BertModel": lambda: {"pooled": output.pooler_output},
         "BertForPreTraining": lambda: {
             "masked_lm": output.prediction_logits[real],
-            "next_sentence": output.seq_relationship_logits,
+            "next_sentence": output[1],  # ALBERT: of sentence order
         },
         "BertForMaskedLM": lambda: {"masked_lm": output.logits[real]},
         "BertForNextSentencePrediction": lambda: {"next_sentence": output.logits},

@@ -67,7 +67,7 @@ def test_the_second_segment_begins_behind_the_first_separator(store: Store) -> N
     rows = np.array(
         open_index(IndexSpec(store=store, config=InstanceConfig(kind="sop"), seed=0, epoch=0)).rows
     )
-    seconds, lengths = find_seconds(rows), row_lengths(rows)
+    seconds, lengths = find_seconds(rows, row_lengths(rows)), row_lengths(rows)
     has_b = rows["b_length"] > 0
     assert has_b.any() and not has_b.all()
     assert (lengths - seconds == np.where(has_b, rows["b_length"].astype(int) + 1, 0)).all()

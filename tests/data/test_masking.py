@@ -329,3 +329,14 @@ def test_runs_of_no_length_are_nothing() -> None:
 def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         MaskConfig(**wrong)
+
+
+def test_next_tokens_are_predicted_where_the_one_before_them_stands() -> None:
+    sequences, config = make([3, 1, 9, 2]), MaskConfig(unit="next")
+    found = mask(sequences, config, VOCABULARY)
+    assert found.ids is sequences.ids
+    assert found.predicted.tolist() == [0, 1, 4, 5, 6, 7, 8, 9, 10, 11, 13]
+    assert (found.labels == sequences.ids[found.predicted + 1]).all()
+    assert count_predicted(sequences, config, VOCABULARY) == len(found.predicted)
+    lengths = np.diff(sequences.bounds)
+    assert find_budgets(lengths, config).tolist() == [2, 0, 8, 1]

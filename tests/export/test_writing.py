@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
@@ -50,6 +51,44 @@ def test_the_other_forms_do_so_too(form: str, precision: str, tmp_path: Path) ->
         out = tmp_path / f"out{number}"
         exported = export_model(made, out, form=form, precision=precision)
         assert exported.difference.share < (1e-5 if precision == "fp32" else 0.1)
+
+
+SWITCHES: dict[str, dict[str, Any]] = {
+    "albert": {"embedding_size": 10, "share_layers": True},
+    "left": {"attention": "left"},
+    "waves": {"positions": "sinusoidal", "combine": "product"},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", SWITCHES)
+def test_variants_are_exported_or_refused(name: str, form: str, tmp_path: Path) -> None:
+    heads: list[tuple[str, ...]] = [(), ("masked_lm", "next_sentence"), ("sequence",), ("span",)]
+    for number, one in enumerate([*heads, *([("next_token",)] if name == "left" else [])]):
+        made = make_directory(tmp_path / str(number), one, num_labels=3, **SWITCHES[name])
+        out = tmp_path / f"out{number}"
+        if form == "hf" and name != "albert":
+            with pytest.raises(UserError, match="transformers has no model with"):
+                export_model(made, out, form=form)
+            continue
+        assert export_model(made, out, form=form).difference.share < 1e-5
+
+
+def test_shared_layers_are_in_an_onnx_file_once(tmp_path: Path) -> None:
+    sizes = []
+    for number, is_shared in enumerate((False, True)):
+        made = make_directory(tmp_path / str(number), ("masked_lm",), share_layers=is_shared)
+        sizes.append(export_model(made, tmp_path / f"out{number}", form="onnx").num_bytes)
+    layer = 4 * (4 * 24 * 24 + 2 * 24 * 40)
+    assert sizes[0] - sizes[1] == pytest.approx(layer, rel=0.1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("switches", [{"layer": "lstm"}, {"bilstm_layers": 1}], ids=str)
+def test_lstms_are_not_exported(form: str, switches: dict[str, Any], tmp_path: Path) -> None:
+    made = make_directory(tmp_path, ("sequence",), **switches)
+    with pytest.raises(UserError, match="a model with an LSTM is not exported"):
+        export_model(made, tmp_path / "out", form=form)
 
 
 def test_transformers_opens_what_hf_writes(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A small model directory with a vocabulary of its own, and weights that are all different."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,6 +30,7 @@ def make_directory(
     max_positions: int = 40,
     num_labels: int = 2,
     card: TaskCard | None = None,
+    **switches: Any,
 ) -> Path:
     config = TokenizerConfig(lower_case=lower_case, max_length=max_positions)
     counts = count_words([SENTENCES * 3], config)
@@ -42,6 +44,7 @@ def make_directory(
         ffn_size=40,
         max_positions=max_positions,
         init_std=0.3,  # large, so that a mistake is no rounding error
+        **switches,
     )
     rng = torch.Generator().manual_seed(5)
     model = Bert(shape, heads, num_labels=num_labels, generator=rng)

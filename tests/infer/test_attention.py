@@ -77,3 +77,17 @@ def test_many_threads_see_the_same(engine: Engine) -> None:
     with ThreadPoolExecutor(8) as pool:
         for found in pool.map(lambda _: engine.attention(SENTENCES[0]).weights, range(16)):
             np.testing.assert_allclose(found, alone, rtol=1e-5, atol=1e-6)
+
+
+def test_a_model_that_looks_left_shows_no_weight_to_the_right(tmp_path: Path) -> None:
+    engine = bertie.load(make_directory(tmp_path, attention="left"))
+    weights = engine.attention(SENTENCES[0]).weights
+    assert not np.triu(weights, 1).any()
+    np.testing.assert_allclose(weights.sum(-1), 1, rtol=1e-5)
+
+
+def test_a_model_of_lstms_has_no_attention(tmp_path: Path) -> None:
+    engine = bertie.load(make_directory(tmp_path, layer="lstm"))
+    with pytest.raises(UserError, match="has no attention to show"):
+        engine.attention(SENTENCES[0])
+    assert engine.fill("Paris is the [MASK].").masks

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bertie.errors import UserError
 from bertie.model.bert import Bert, Packed, pack
-from tests.model.tiny import TINY, make, sequences
+from tests.model.tiny import TINY, VARIANTS, directed, make, sequences
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -169,3 +169,119 @@ def test_kept_rows_are_those_of_all(num_layers: int | None) -> None:
         whole = model.encode(*packed, num_layers=num_layers)
         part = model.encode(*packed, num_layers=num_layers, kept=kept)
     torch.testing.assert_close(part, whole[kept], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("lengths", [[5, 1, 19, 5, 2], [1], [7, 7]], ids=str)
+def test_neighbours_change_nothing_in_any_variant(name: str, lengths: list[int]) -> None:
+    config = VARIANTS[name]
+    model = make(config, heads=("masked_lm", "sequence", *directed(config)))
+    ids, segments = sequences(lengths)
+    together = model(*pack(ids, segments))
+    alone = [model(*pack([i], [s])) for i, s in zip(ids, segments, strict=True)]
+    for one, *parts in zip(together, *alone, strict=True):
+        torch.testing.assert_close(one, torch.cat(parts), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("is_training", [False, True], ids=["eval", "train"])
+def test_attention_to_the_left_never_sees_the_right(is_padded: bool, is_training: bool) -> None:
+    """Another token changes no row before it and every row from it on; no neighbour at all."""
+    model = make(replace(VARIANTS["left"], dropout=0.2, attention_dropout=0.3))
+    model.train(is_training)
+    ids, segments = sequences([6, 1, 19, 6])
+    batch = pack(ids, segments)
+    encode = torch.compile(model.encode, backend="eager") if is_padded else model.encode
+    torch.manual_seed(0)
+    before = encode(*batch)
+    for place in (0, 3, 6, 15, 31):
+        changed = batch.ids.clone()
+        changed[place] = (changed[place] + 1) % 30
+        torch.manual_seed(0)
+        after = encode(*batch._replace(ids=changed))
+        end = int(batch.bounds[batch.bounds > place][0])
+        is_same = (before == after).all(1)
+        assert is_same[:place].all()
+        assert is_same[end:].all()
+        assert not is_same[place:end].any()
+
+
+def test_padded_attention_to_the_left_is_that_of_runs() -> None:
+    model = make(VARIANTS["left"])
+    batch = pack(*sequences([5, 1, 19, 5, 2]))
+    padded = torch.compile(model.encode, backend="eager")(*batch)
+    torch.testing.assert_close(padded, model.encode(*batch), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["lstm", "lstm, factorised"])
+def test_directions_of_lstms_never_meet(name: str) -> None:
+    """The left half of a row changes with what is before it alone, the right half with the rest."""
+    model = make(VARIANTS[name])
+    batch = pack(*sequences([6, 1, 9, 6]))
+    before = model.states(*batch)
+    for place in (0, 4, 6, 10):
+        changed = batch.ids.clone()
+        changed[place] = (changed[place] + 1) % 30
+        after = model.states(*batch._replace(ids=changed))
+        start = int(batch.bounds[batch.bounds <= place][-1])
+        end = int(batch.bounds[batch.bounds > place][0])
+        for one, two in zip(before[1:], after[1:], strict=True):
+            ahead, back = ((one == two)[:, half].all(1) for half in (slice(12), slice(12, 24)))
+            assert ahead[:place].all()
+            assert ahead[end:].all()
+            assert not ahead[place:end].any()
+            assert back[place + 1 :].all()
+            assert back[:start].all()
+            assert not back[start : place + 1].any()
+
+
+@pytest.mark.parametrize("name", ["shared", "albert", "all"])
+def test_shared_layers_have_one_set_of_weights(name: str) -> None:
+    model = make(VARIANTS[name])
+    assert len(model.layers) == TINY.num_layers
+    assert len(set(model.layers)) == 1
+    assert not any(key.startswith("layers.1") for key, _ in model.named_parameters())
+    batch = pack(*sequences([4, 9]))
+    before = model.states(*batch)
+    with torch.no_grad():
+        model.layers[2].ffn.up.weight.add_(1.0)  # of the last, and so of the first
+    assert not torch.equal(model.states(*batch)[1], before[1])
+
+
+def test_a_model_that_looks_left_is_pooled_at_its_last_token() -> None:
+    model = make(VARIANTS["left"], has_pooler=True)
+    batch = pack(*sequences([4, 1, 9]))
+    hidden = model.encode(*batch)
+    expected = model.pooler.dense(hidden[[3, 4, 13]]).tanh()
+    assert torch.equal(model.pool(hidden, batch.bounds), expected)
+    ended = torch.cat([batch.bounds, batch.bounds[-1:]])  # an empty sequence behind, as in a tail
+    torch.testing.assert_close(model.pool(hidden, ended)[:3], expected)
+
+
+def test_products_of_embeddings_and_waves_are_what_they_say() -> None:
+    config = replace(TINY, combine="product", positions="sinusoidal")
+    parts = make(config).embeddings
+    assert "position.weight" not in parts.state_dict()
+    ids, segments, positions = torch.tensor([3, 3, 9]), torch.tensor([0, 1, 1]), torch.arange(3)
+    place = parts.place(positions)
+    angle = 2 / 10_000 ** (4 / 24)  # of position 2, in columns 4 and 5
+    expected = 2**0.5 * TINY.init_std * torch.tensor([angle]).sin()
+    torch.testing.assert_close(place[2, 4:5], expected.double(), rtol=1e-6, atol=0)
+    product = parts.token.weight[ids] * parts.segment.weight[segments] * place
+    torch.testing.assert_close(parts(ids, segments, positions), parts.norm(product))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_equal_seeds_make_equal_models(name: str) -> None:
+    config = VARIANTS[name]
+    one, two = (Bert(config, generator=torch.Generator().manual_seed(5)) for _ in range(2))
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_rows_that_are_kept_are_those_of_all() -> None:
+    for config in VARIANTS.values():
+        model, batch = make(config), pack(*sequences([4, 1, 9]))
+        kept = torch.tensor([0, 5, 6])
+        chosen = model.encode(*batch, kept=kept)
+        torch.testing.assert_close(chosen, model.encode(*batch)[kept], rtol=0, atol=1e-10)

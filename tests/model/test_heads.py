@@ -5,8 +5,9 @@ import torch
 
 from bertie.errors import UserError
 from bertie.model.bert import Bert, pack
-from bertie.model.config import ModelConfig
+from bertie.model.config import DIRECTED, ModelConfig
 from bertie.model.heads import HEADS
+from tests.model.tiny import VARIANTS
 
 TINY = ModelConfig(vocab_size=37, hidden_size=24, num_layers=2, num_heads=3, max_positions=19)
 BATCH = pack([torch.tensor([2, 7, 9, 3]), torch.tensor([2]), torch.tensor([2, 36, 3])])
@@ -30,7 +31,7 @@ NAMES = """
 
 
 def test_the_names_of_the_weights_are_these() -> None:
-    model = Bert(TINY, tuple(HEADS))
+    model = Bert(TINY, tuple(head for head in HEADS if head not in DIRECTED))
     second = [name.replace("layers.0", "layers.1") for name in NAMES.split() if "layers.0" in name]
     assert set(model.state_dict()) == {*NAMES.split(), *second}
 
@@ -99,9 +100,34 @@ def test_dropout_before_the_output_layer_is_as_in_the_published_code(head: str) 
 
 
 def test_a_head_that_is_none_is_refused() -> None:
-    with pytest.raises(UserError, match="no head 'ner'; there are: masked_lm, next_sentence"):
+    with pytest.raises(UserError, match="no head 'ner'; there are: masked_lm, next_token"):
         Bert(TINY, ("ner",))
     with pytest.raises(UserError, match="can be there once; found span, span"):
         Bert(TINY, ("span", "span"))
     with pytest.raises(UserError, match="sequence needs at least 1 label; found 0"):
         Bert(TINY, ("sequence",), num_labels=0)
+
+
+def test_a_head_that_would_see_what_it_predicts_is_refused() -> None:
+    with pytest.raises(UserError, match=r'goes with model.attention = "left" or model.layer'):
+        Bert(TINY, ("next_token",))
+    with pytest.raises(UserError, match=r'goes with model.layer = "lstm"'):
+        Bert(VARIANTS["left"], ("previous_token",))
+
+
+def test_the_heads_of_two_directions_share_nothing_of_a_row() -> None:
+    model = Bert(VARIANTS["lstm"], ("next_token", "previous_token")).double()
+    hidden = torch.randn(5, 24, dtype=torch.float64, requires_grad=True)
+    for name, unseen in (("next_token", slice(12, 24)), ("previous_token", slice(12))):
+        logits = model.get_submodule(name)(hidden, model.embeddings.token.weight)
+        (gradient,) = torch.autograd.grad(logits.square().sum(), hidden)
+        assert not gradient[:, unseen].any()
+        assert gradient.any()
+
+
+def test_the_previous_token_is_read_off_the_row_behind() -> None:
+    model = Bert(VARIANTS["lstm"], ("next_token", "previous_token")).eval()
+    predicted = torch.tensor([0, 2, 7])  # the last: a tail that is ignored
+    every, chosen = model(*BATCH), model(*BATCH, predicted=predicted)
+    torch.testing.assert_close(chosen[0], every[0][predicted])
+    torch.testing.assert_close(chosen[1], every[1][[1, 3, 7]])

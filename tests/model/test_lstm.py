@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bertie.model.lstm import BiLstm
+from bertie.model.lstm import BiLstm, by_position, read_one_way, read_packed
 
 
 def pack(lengths: list[int]) -> tuple[Tensor, Tensor, Tensor]:
@@ -58,3 +58,15 @@ def test_no_gradient_is_wanted_where_none_is() -> None:
     with torch.no_grad():
         assert not lstm(x, positions, bounds).requires_grad
     assert isinstance(lstm.lstm, nn.LSTM) and x.grad is None
+
+
+def test_rows_that_are_packed_for_torch_are_read_alike() -> None:
+    """What a GPU runs, on a CPU; also where autocast is on."""
+    rows, lengths = torch.randn(9, 4), torch.tensor([3, 5, 1])
+    positions = torch.cat([torch.arange(3), torch.arange(5), torch.arange(1)])
+    order, sizes = by_position(positions, lengths), positions.bincount()
+    lstm = torch.nn.LSTM(4, 6)
+    expected = read_one_way(lstm, rows, order, sizes)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = read_packed(lstm, rows, order, sizes)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

@@ -1,5 +1,7 @@
 """A small awkward model and small awkward sequences."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,33 @@ TINY = ModelConfig(
     num_segments=2,
     init_std=0.3,  # large, so that a mistake is no rounding error
 )
+VARIANTS = {
+    "left": replace(TINY, attention="left"),
+    "factorised": replace(TINY, embedding_size=10),
+    "shared": replace(TINY, share_layers=True),
+    "albert": replace(TINY, embedding_size=11, share_layers=True),
+    "sinusoidal": replace(TINY, positions="sinusoidal", embedding_size=7),
+    "product": replace(TINY, combine="product"),
+    "lstm": replace(TINY, layer="lstm"),
+    "lstm, factorised": replace(TINY, layer="lstm", embedding_size=10),
+    "lstm on top": replace(TINY, bilstm_layers=2),
+    "all": replace(
+        TINY,
+        attention="left",
+        embedding_size=30,
+        share_layers=True,
+        positions="sinusoidal",
+        combine="product",
+        bilstm_layers=1,
+    ),
+}
+
+
+def directed(config: ModelConfig) -> tuple[str, ...]:
+    """The heads that such a model can have and a plain BERT cannot."""
+    if config.layer == "lstm":
+        return ("next_token", "previous_token")
+    return ("next_token",) if config.attention == "left" else ()
 
 
 def make(config: ModelConfig = TINY, dtype: torch.dtype = torch.float64, **kwargs: object) -> Bert:

@@ -70,6 +70,31 @@ def test_two_processes_are_one(
             assert one[figure] == pytest.approx(two[figure], abs=1e-9)
 
 
+ALBERT = ("model.share_layers=true", "model.embedding_size=7")
+RELATIVES = {
+    "albert": ("objective=mlm+sop", "data.instances.kind=sop", *ALBERT),
+    "left": ("objective=lm", "model.attention=left"),
+    "lstm": ("objective=lm+back", "model.layer=lstm"),
+}
+
+
+@pytest.mark.multi
+@pytest.mark.parametrize("sharding", ["none", "full"])
+@pytest.mark.parametrize("name", RELATIVES)
+def test_two_processes_of_a_relative_are_one(
+    store: Store, tmp_path: Path, name: str, sharding: str
+) -> None:
+    sets = (*STILL, *RELATIVES[name], "train.budget=6 steps")
+    train(store, tmp_path / "one", *sets, processes=1)
+    more = (f"train.sharding={sharding}", "data.loader.micro_tokens=150")
+    train(store, tmp_path / "two", *sets, *more, processes=2)
+    one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
+    assert len(one) == len(two)
+    for line, other in zip(one, two, strict=True):
+        for figure in (name for name in line if name.endswith(("_loss", "norm"))):
+            assert line[figure] == pytest.approx(other[figure], rel=1e-5)
+
+
 @pytest.mark.multi
 def test_a_run_goes_on_with_another_number_of_processes(
     store: Store, tmp_path: Path, alone: list[dict]

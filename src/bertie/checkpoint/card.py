@@ -9,7 +9,7 @@ from bertie.checkpoint.json_files import read_json, write_json
 from bertie.config import build
 from bertie.errors import UserError
 from bertie.model.bert import Bert
-from bertie.model.heads import get_head
+from bertie.model.heads import PRETRAINED, get_head
 
 TASK = "task.json"
 LABELLED = ("sequence", "token")
@@ -68,7 +68,7 @@ def derive_card(
     values: Mapping[str, Any], heads: Sequence[str], num_labels: int, notes: list[str], path: Path
 ) -> TaskCard | None:
     """What config.json says of the task; the weights decide how many labels there are."""
-    head = next((head for head in heads if head not in ("masked_lm", "next_sentence")), None)
+    head = next((head for head in heads if head not in PRETRAINED), None)
     if head is None:
         return None
     if head not in LABELLED:

@@ -1,4 +1,4 @@
-"""The model directory: the one native format, a Hugging Face BERT directory.
+"""The model directory: the one native format, a Hugging Face BERT or ALBERT directory.
 
 config.json, model.safetensors (or shards of it), vocab.txt and tokenizer_config.json; and
 task.json, which says of the head what config.json has no place for. `transformers` opens it too,
@@ -8,7 +8,7 @@ unless the weights are stored in eight bits (`packed.py`).
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -30,7 +30,7 @@ from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.packed import write_packed
 from bertie.checkpoint.weights import read_weights, write_weights
 from bertie.errors import UserError
-from bertie.model.bert import Bert, initialise
+from bertie.model.bert import Bert, initialise, make_bilstm
 from bertie.model.config import ModelConfig
 from bertie.model.encoder import Pooler
 from bertie.model.heads import HEADS, get_head, make_head
@@ -45,6 +45,7 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "added_tokens.json",
 )
+SENTENCE_PIECES = ("spiece.model", "sentencepiece.bpe.model")
 Storage = Literal["float", "int8"]  # the numbers as they are, or matrices in eight bits
 POOLING = Path("1_Pooling") / "config.json"  # sentence-transformers': how its vectors are made
 # What may be replaced when a directory is written again; anything else is somebody's work.
@@ -69,10 +70,13 @@ def open_model(
     *,
     heads: Sequence[str] | None = None,
     num_labels: int | None = None,
+    bilstm_layers: int | None = None,
     dtype: torch.dtype = torch.float32,
     generator: torch.Generator | None = None,
 ) -> Opened:
     """The model of a directory, with the heads it has, or with `heads`, new where it lacks them.
+
+    With `bilstm_layers`, an LSTM of so many is on top, new where the directory's has not as many.
 
     >>> open_model(Path("bert-base"), heads=("sequence",), num_labels=3).fresh
     ('sequence',)
@@ -89,6 +93,9 @@ def open_model(
     card = read_card(directory)
     declared = hugging_face.declared_heads(values) + ([] if card is None else [card.head])
     weights = hugging_face.to_ours(read_weights(directory), config, declared, directory)
+    if bilstm_layers is not None and bilstm_layers != config.bilstm_layers:
+        config = replace(config, bilstm_layers=bilstm_layers)
+        weights = {name: w for name, w in weights.items() if not name.startswith("bilstm.")}
     model, fresh = build_model(
         config, weights, heads=heads, num_labels=num_labels, dtype=dtype, generator=generator
     )
@@ -133,13 +140,22 @@ def build_model(
     with torch.device("meta"):
         model = Bert(config, heads, num_labels=num_labels, has_pooler="pooler" in stored)
     parts = ["pooler", *heads] if model.pooler is not None else list(heads)
+    parts += ["bilstm"] if model.bilstm is not None else []
     fresh = [p for p in parts if p not in stored or labels_of.get(p, num_labels) != num_labels]
     for part in fresh:
-        new = Pooler(config) if part == "pooler" else make_head(part, config, num_labels)
+        new = make_part(part, config, num_labels)
         initialise(new, config.init_std, generator)
         model.set_submodule(part, new)
     _assign(model, weights, {"embeddings", "layers", *parts} - set(fresh), dtype)
     return model.to(dtype), tuple(fresh)
+
+
+def make_part(part: str, config: ModelConfig, num_labels: int) -> nn.Module:
+    if part == "bilstm":
+        bilstm = make_bilstm(config)
+        assert bilstm is not None
+        return bilstm
+    return Pooler(config) if part == "pooler" else make_head(part, config, num_labels)
 
 
 def _assign(
@@ -238,6 +254,11 @@ def check_replaceable(directory: Path) -> None:
 
 def check_vocab(directory: Path, config: ModelConfig) -> None:
     """A vocabulary beside the weights must have a piece for each row of the embedding."""
+    if not (directory / "vocab.txt").is_file() and has_sentence_pieces(directory):
+        raise UserError(
+            f"the vocabulary of {directory} is of SentencePiece, whose pieces are cut by chances "
+            "and not by bertie's WordPiece; take a model with a vocab.txt"
+        )
     for path, count in _count_pieces(directory):
         if count == config.vocab_size:
             continue
@@ -249,6 +270,15 @@ def check_vocab(directory: Path, config: ModelConfig) -> None:
         raise UserError(
             f"{path} has {count} pieces, the embedding has {config.vocab_size} rows; {advice}"
         )
+
+
+def has_sentence_pieces(directory: Path) -> bool:
+    """As Google's ALBERTs have them: a file of SentencePiece, or its pieces in tokenizer.json."""
+    if any((directory / name).is_file() for name in SENTENCE_PIECES):
+        return True
+    whole = directory / "tokenizer.json"
+    model = read_json(whole).get("model") if whole.is_file() else None
+    return isinstance(model, dict) and model.get("type") == "Unigram"
 
 
 def _count_pieces(directory: Path) -> list[tuple[Path, int]]:

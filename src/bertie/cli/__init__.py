@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bertie.cli.ablating import ablate
 from bertie.cli.asking import embed, fill, predict, similar
 from bertie.cli.exporting import export, inspect
 from bertie.cli.features import features, table7
@@ -411,6 +412,7 @@ app.command()(embed)
 app.command()(similar)
 app.command()(features)
 app.command()(table7)
+app.command()(ablate)
 app.command()(export)
 app.command()(inspect)
 app.command()(serve)

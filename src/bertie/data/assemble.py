@@ -13,17 +13,17 @@ from bertie.errors import UserError
 from bertie.text.files import read_tokenizer
 
 
-def find_seconds(rows: np.ndarray) -> Ints:
+def find_seconds(rows: np.ndarray, lengths: Ints) -> Ints:
     """(N,) where segment 1 begins in each sequence; its length where there is none."""
-    return np.where(rows["b_length"] > 0, rows["a_length"].astype(np.int64) + 2, row_lengths(rows))
+    return np.where(rows["b_length"] > 0, rows["a_length"].astype(np.int64) + 2, lengths)
 
 
 class Assembler:
     """Rows of an index -> sequences of ids with their special tokens."""
 
-    def __init__(self, store: Store, *, reads_words: bool) -> None:
+    def __init__(self, store: Store, *, reads_words: bool, framed: bool = True) -> None:
         self.ids, self.words = np.asarray(store.ids), np.asarray(store.words)
-        self.store, self.reads_words = store, reads_words
+        self.store, self.reads_words, self.framed = store, reads_words, framed
         self._document_starts: Ints | None = None
         pieces, config = read_tokenizer(store.folder / TOKENIZER)
         id_of = {piece: id for id, piece in enumerate(pieces)}
@@ -34,17 +34,20 @@ class Assembler:
         self.vocabulary = Vocabulary(len(pieces), id_of[config.mask_token], is_special)
 
     def assemble(self, rows: np.ndarray, keys: Bits) -> Sequences:
-        """[CLS] A [SEP], [CLS] A [SEP] B [SEP], or with more [SEP] between documents."""
+        """[CLS] A [SEP], [CLS] A [SEP] B [SEP], or with more [SEP] between documents; A if bare."""
         counts, starts, lengths = self.find_runs(rows)  # (N,), (R,), (R,)
         if len(starts) and (starts.min() < 0 or (starts + lengths).max() > len(self.ids)):
             raise UserError(f"the index of {self.store.folder} is damaged; delete its folder index")
-        bounds = np.concatenate([[0], np.cumsum(row_lengths(rows))])  # (N + 1,)
-        # Before a run stand all runs before it, a [SEP] behind each, and a [CLS] per sequence.
-        before = np.cumsum(lengths + 1) - (lengths + 1)
-        target = runs(before + 1 + np.repeat(np.arange(len(rows)), counts), lengths)
+        sizes = row_lengths(rows, framed=self.framed)
+        bounds = np.concatenate([[0], np.cumsum(sizes)])  # (N + 1,)
         source = runs(starts, lengths)
+        target = np.arange(len(source))
         ids = np.full(bounds[-1], self.sep_id, self.ids.dtype)  # (T,)
-        ids[bounds[:-1]] = self.cls_id
+        if self.framed:
+            # Before a run stand all runs before it, a [SEP] behind each, and a [CLS] per sequence.
+            before = np.cumsum(lengths + 1) - (lengths + 1)
+            target = runs(before + 1 + np.repeat(np.arange(len(rows)), counts), lengths)
+            ids[bounds[:-1]] = self.cls_id
         ids[target] = self.ids[source]
         starts_word = None
         if self.reads_words:

@@ -200,7 +200,7 @@ def build(
     digest = hashlib.sha256()
     with draft.open("wb") as file:
         for rows in walk_all(spec, processes):
-            counts.update(count_rows(rows))
+            counts.update(count_rows(rows, framed=spec.config.framed))
             digest.update(rows.tobytes())
             if keep_rows:
                 file.write(rows.tobytes())
@@ -217,11 +217,11 @@ def build(
     return Index(header, np.memmap(path, ROW, "r") if keep_rows else np.zeros(0, ROW))
 
 
-def count_rows(rows: np.ndarray) -> dict[str, int]:
+def count_rows(rows: np.ndarray, *, framed: bool) -> dict[str, int]:
     label, is_many = rows["label"], rows["num_sentences"] > 1
     return {
         "num_instances": len(rows),
-        "num_tokens": int(row_lengths(rows).sum()),
+        "num_tokens": int(row_lengths(rows, framed=framed).sum()),
         "num_pairs": int((label >= 0).sum()),
         "num_second": int((label == 1).sum()),
         "num_pairs_of_many": int(((label >= 0) & is_many).sum()),

@@ -49,6 +49,7 @@ class InstanceConfig:
     kind: Literal["nsp", "sop", "sentences", "full"] = "nsp"
     max_length: int = 128  # with the special tokens
     short_share: float = 0.1  # of instances that aim at a random shorter length
+    framed: bool = True  # with [CLS] and [SEP]; only full can do without, as GPT's texts do
     across_documents: bool = False  # full: go on into the next document, after a [SEP]
     paper_exact: bool = False  # nsp: short documents instead of short instances; chunks of one
     # sentence, always NotNext; otherwise a chunk has two sentences where its document has
@@ -60,8 +61,18 @@ class InstanceConfig:
             raise UserError(f"short_share is 0 to 1; found {self.short_share}")
         if self.across_documents and self.kind != "full":
             raise UserError(f'across_documents goes with kind = "full"; found "{self.kind}"')
+        if not self.framed and (self.kind != "full" or self.across_documents):
+            raise UserError(
+                'framed = false goes with kind = "full" and without across_documents: texts that '
+                "meet need a [SEP] between them"
+            )
         if self.paper_exact and self.kind != "nsp":
             raise UserError(f'paper_exact goes with kind = "nsp"; found "{self.kind}"')
+
+    @property
+    def room(self) -> int:
+        """Tokens of text that one segment may have."""
+        return self.max_length - (2 if self.framed else 0)
 
 
 class Text(NamedTuple):
@@ -276,7 +287,7 @@ def cut_pairs(
 def plan_full(block: Block, config: InstanceConfig) -> Chunks:
     """As many whole sentences as fit, at least one."""
     places = np.arange(block.size)
-    target = draw_targets(block, config, config.max_length - 2)
+    target = draw_targets(block, config, config.room)
     costs, begun = block.offsets, block.offsets[: block.size]
     if config.across_documents:  # each end of a document costs a token
         costs = costs + np.concatenate([block.document[:1], block.document])
@@ -288,7 +299,7 @@ def plan_full(block: Block, config: InstanceConfig) -> Chunks:
 
 def make_full(block: Block, chunks: Chunks, taken: Ints, config: InstanceConfig) -> np.ndarray:
     """One segment; a sentence that is too long alone becomes several instances of equal length."""
-    room = config.max_length - 2
+    room = config.room
     start, end = block.offsets[taken], block.offsets[chunks.end]
     num_parts = np.maximum(1, -(-(end - start) // room))
     num_parts[chunks.end - taken > 1] = 1  # breaks are counted in the room already
@@ -304,8 +315,10 @@ def make_full(block: Block, chunks: Chunks, taken: Ints, config: InstanceConfig)
     return rows
 
 
-def row_lengths(rows: np.ndarray) -> Ints:
-    """(r,) tokens of each instance, with [CLS] and [SEP]."""
+def row_lengths(rows: np.ndarray, *, framed: bool = True) -> Ints:
+    """(r,) tokens of each instance, with [CLS] and [SEP] where it has them."""
+    if not framed:
+        return rows["a_length"].astype(np.int64)
     b_length = rows["b_length"].astype(np.int64)
     total: Ints = 2 + rows["a_length"] + rows["num_breaks"] + b_length + (b_length > 0)
     return total

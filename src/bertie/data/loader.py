@@ -47,6 +47,11 @@ class Batch(NamedTuple):
     labels: Tensor  # (M,) their true ids, or IGNORED
     pair_labels: Tensor  # (N,) 0 or 1, or IGNORED
 
+    @property
+    def previous(self) -> Tensor:  # (M,)
+        """Where labels are next tokens: the tokens before them, which nothing has hidden."""
+        return torch.where(self.labels == IGNORED, IGNORED, self.ids[self.predicted])
+
     def to(self, device: torch.device) -> "Batch":
         """On a device; from pinned memory the copy runs while the device works."""
         moved = [part.to(device, non_blocking=True) for part in self if isinstance(part, Tensor)]
@@ -60,7 +65,7 @@ class Step:
     number: int
     epoch: int  # of its first instance
     micro_batches: tuple[Batch, ...]
-    num_targets: dict[str, int]  # of all ranks and micro-batches: mlm, and nsp or sop
+    num_targets: dict[str, int]  # of all ranks and micro-batches: mlm, or lm and back; nsp, sop
     num_tokens: int  # of all ranks and micro-batches, without the tails
     num_filled: int  # tokens of this rank's tails
 

@@ -28,9 +28,11 @@ class MaskConfig:
     token  any token
     word   whole words, by the word starts of the store
     span   runs of whole words, as in SpanBERT
+    next   nothing is hidden: each token is predicted where the one before it stands; the rest of
+           these settings means nothing then
     """
 
-    unit: Literal["token", "word", "span"] = "token"
+    unit: Literal["token", "word", "span", "next"] = "token"
     rate: float = 0.15  # of all tokens, [CLS] and [SEP] counted, though never chosen
     max_predictions: int | None = None  # in one sequence; none: what the rate gives
     mask_share: float = 0.8  # of the predicted tokens: [MASK] is seen
@@ -55,6 +57,11 @@ class MaskConfig:
                 raise UserError(f"{name} is at least 1; found {value}")
         if not 0 < self.span_stop <= 1:
             raise UserError(f"span_stop is above 0 and at most 1; found {self.span_stop}")
+
+    @property
+    def predicted_share(self) -> float:
+        """Of all tokens, at most."""
+        return 1.0 if self.unit == "next" else self.rate
 
 
 class Vocabulary(NamedTuple):
@@ -90,12 +97,16 @@ class Chosen(NamedTuple):
 
 def find_budgets(lengths: Ints, config: MaskConfig) -> Ints:
     """(N,) -> (N,): tokens to predict at most, as the original rounds."""
+    if config.unit == "next":
+        return lengths - 1
     counts: Ints = np.maximum(1, np.rint(lengths * config.rate).astype(np.int64))
     return counts if config.max_predictions is None else np.minimum(counts, config.max_predictions)
 
 
 def mask(sequences: Sequences, config: MaskConfig, vocabulary: Vocabulary) -> Masked:
     """Hides tokens; `ids` stays as it is."""
+    if config.unit == "next":
+        return predict_next(sequences)
     rows = sequences.find_rows()  # (T,)
     chosen = UNITS[config.unit](sequences, rows, config, vocabulary)
     order = np.argsort(chosen.places)
@@ -113,8 +124,18 @@ def mask(sequences: Sequences, config: MaskConfig, vocabulary: Vocabulary) -> Ma
     return Masked(ids, places, labels)
 
 
+def predict_next(sequences: Sequences) -> Masked:
+    """Every token that has a successor in its sequence, labelled with that."""
+    has_next = np.ones(len(sequences.ids), bool)  # (T,)
+    has_next[sequences.bounds[1:] - 1] = False
+    places = np.flatnonzero(has_next)
+    return Masked(sequences.ids, places, sequences.ids[places + 1])
+
+
 def count_predicted(sequences: Sequences, config: MaskConfig, vocabulary: Vocabulary) -> int:
     """How many tokens `mask` would predict; for single tokens, without choosing them."""
+    if config.unit == "next":
+        return len(sequences.ids) - len(sequences.keys)
     rows = sequences.find_rows()
     if config.unit != "token":
         return len(UNITS[config.unit](sequences, rows, config, vocabulary).places)

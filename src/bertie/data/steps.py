@@ -84,7 +84,7 @@ class StepParts(NamedTuple):
     number: int
     epoch: int  # of its first instance
     parts: list[Part]
-    num_targets: dict[str, int]  # of all ranks: mlm, and nsp or sop
+    num_targets: dict[str, int]  # of all ranks: mlm, or lm and back; and nsp or sop
     num_tokens: int  # of all ranks
 
 
@@ -97,7 +97,7 @@ def find_shape(config: DataConfig) -> Shape | None:
     # The tail counts as sequences too.
     num_sequences = loader.max_sequences or -(-5 * num_tokens // (4 * max_length)) + 2
     num_predicted = loader.max_predicted or int(
-        config.masking.rate * num_tokens + num_sequences / 2
+        config.masking.predicted_share * num_tokens + num_sequences / 2
     )
     return Shape(num_tokens, num_sequences, num_predicted)
 
@@ -162,13 +162,17 @@ class Steps:
             static_copies=config.masking.static_copies,
             processes=processes,
         )
-        self.assembler = Assembler(store, reads_words=config.masking.unit != "token")
+        self.assembler = Assembler(
+            store,
+            reads_words=config.masking.unit in ("word", "span"),
+            framed=config.instances.framed,
+        )
 
     def make(self, number: int) -> StepParts:
         """Step `number` of the run, counted from 0."""
         masking, size = self.config.masking, self.config.loader.batch_size
         drawn = self.epochs.draw(number * size, (number + 1) * size)
-        lengths = row_lengths(drawn.rows)  # (B,)
+        lengths = row_lengths(drawn.rows, framed=self.config.instances.framed)  # (B,)
         share, micro = self._share_out(lengths)
         own = np.flatnonzero(share == self.rank)
         # A rank's instances lie in the order of its micro-batches, the longest first in each.
@@ -181,14 +185,15 @@ class Steps:
             others = np.flatnonzero(share != self.rank)
             rest = self.assembler.assemble(drawn.rows[others], drawn.keys[others])
             num_predicted += count_predicted(rest, masking, self.assembler.vocabulary)
-        num_targets = {"mlm": num_predicted}
+        words = ("lm", "back") if masking.unit == "next" else ("mlm",)
+        num_targets = dict.fromkeys(words, num_predicted)
         if self.config.instances.kind in TERMS:
             num_pairs = int((drawn.rows["label"] >= 0).sum())
             num_targets[TERMS[self.config.instances.kind]] = num_pairs
         whole = Part(
             masked.ids,
             sequences.bounds,
-            find_seconds(rows),
+            find_seconds(rows, lengths[own]),
             masked.predicted,
             masked.labels,
             rows["label"],

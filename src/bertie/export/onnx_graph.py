@@ -8,9 +8,11 @@ token is rounded with a scale of its own, as in `model/cpu_linear.py`.
 # I numbers in   O numbers out
 
 from collections.abc import Sequence
+from hashlib import sha256
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper, numpy_helper
 from torch import Tensor, nn
 
@@ -20,7 +22,7 @@ from bertie.infer.embed import Embedding
 from bertie.model.bert import Bert
 from bertie.model.cpu_linear import LARGEST, MIDDLE, TINY
 from bertie.model.encoder import Gelu, Layer
-from bertie.model.heads import MaskedLM, get_head
+from bertie.model.heads import PieceHead, get_head
 
 OPSET = 20  # the first with Gelu
 FAR_BELOW = -1e9  # added to the score of what is filler
@@ -32,11 +34,16 @@ class Graph:
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
+        self.names: dict[tuple[str, tuple[int, ...], bytes], str] = {}  # of constants
 
     def constant(self, values: np.ndarray) -> str:
-        name = f"constant_{len(self.constants)}"
-        self.constants[name] = numpy_helper.from_array(np.asarray(values, order="C"), name)
-        return name
+        """Its name; what is there already, as a weight that layers share, is there once."""
+        values = np.asarray(values, order="C")
+        key = str(values.dtype), values.shape, sha256(values.tobytes()).digest()
+        if key not in self.names:
+            name = self.names[key] = f"constant_{len(self.constants)}"
+            self.constants[name] = numpy_helper.from_array(values, name)
+        return self.names[key]
 
     def number(self, value: float) -> str:
         return self.constant(np.array(value, np.float32))
@@ -76,6 +83,8 @@ class Writer:
         mask = graph.add("Unsqueeze", INPUTS[1], graph.axes(1, 2))  # (N, 1, 1, W)
         missing = graph.add("Sub", graph.number(1), graph.add("Cast", mask, to=TensorProto.FLOAT))
         bias = graph.add("Mul", missing, graph.number(FAR_BELOW))
+        if model.config.attention == "left":
+            bias = graph.add("Add", bias, self.hide_later())  # (N, 1, W, W)
         total = model.config.num_layers
         num_layers = total if model.heads else self.embedding.num_layers(total)
         for layer in list(model.layers)[:num_layers]:
@@ -117,7 +126,7 @@ class Writer:
             return ()
         if output == "next_sentence_logits":
             return (2,)
-        if "masked_lm" in heads:
+        if "masked_lm" in heads or "next_token" in heads:
             return (config.vocab_size,)
         return (1,) if "choice" in heads else (self.model.num_labels,)
 
@@ -128,10 +137,26 @@ class Writer:
         token = graph.add("Gather", graph.constant(values_of(parts.token.weight)), INPUTS[0])
         segment = graph.add("Gather", graph.constant(values_of(parts.segment.weight)), INPUTS[2])
         length = graph.add("Shape", INPUTS[0], start=1, end=2)  # (1,)
-        table = graph.constant(values_of(parts.position.weight))
-        position = graph.add("Slice", table, graph.axes(0), length, graph.axes(0))  # (W, D)
-        summed = graph.add("Add", graph.add("Add", token, segment), position)
-        return self.norm(parts.norm, summed)
+        table = graph.constant(values_of(parts.place(self.all_positions())))
+        position = graph.add("Slice", table, graph.axes(0), length, graph.axes(0))  # (W, E)
+        combine = "Mul" if parts.is_product else "Add"
+        combined = graph.add(combine, graph.add(combine, token, segment), position)  # (N, W, E)
+        rows = self.norm(parts.norm, combined)
+        return rows if parts.projection is None else self.plain(parts.projection, rows)
+
+    def all_positions(self) -> Tensor:  # (P,)
+        device = self.model.embeddings.token.weight.device
+        return torch.arange(self.model.config.max_positions, device=device)
+
+    def hide_later(self) -> str:
+        """What is added to the scores so that no token sees a later one. -> (W, W)"""
+        graph = self.graph
+        table = graph.constant(self.all_positions().cpu().numpy())
+        length = graph.add("Shape", INPUTS[0], start=1, end=2)  # (1,)
+        columns = graph.add("Slice", table, graph.axes(0), length)  # (W,)
+        later = graph.add("Greater", columns, graph.add("Unsqueeze", columns, graph.axes(1)))
+        is_later = graph.add("Cast", later, to=TensorProto.FLOAT)
+        return graph.add("Mul", is_later, graph.number(FAR_BELOW))
 
     def layer(self, layer: Layer, x: str, bias: str) -> str:
         graph, size = self.graph, self.model.config.head_size
@@ -156,12 +181,12 @@ class Writer:
         graph, model, made = self.graph, self.model, []
         pooled = ""
         if model.pooler is not None:
-            first = graph.add("Gather", hidden, graph.constant(np.array(0)), axis=1)  # (N, D)
-            pooled = graph.add("Tanh", self.plain(model.pooler.dense, first))
+            row = self.last(hidden) if model.config.reads_last else self.first(hidden)  # (N, D)
+            pooled = graph.add("Tanh", self.plain(model.pooler.dense, row))
         for name in model.heads:
             head = model.get_submodule(name)
-            if isinstance(head, MaskedLM):
-                made.append(self.masked_lm(head, hidden))
+            if isinstance(head, PieceHead):
+                made.append(self.pieces(head, hidden))
                 continue
             is_pooled = get_head(name).reads == "pooled"
             logits = self.plain(head.get_submodule("classifier"), pooled if is_pooled else hidden)
@@ -174,7 +199,16 @@ class Writer:
                 made.append(logits)
         return made
 
-    def masked_lm(self, head: MaskedLM, hidden: str) -> str:  # (N, W, D) -> (N, W, V)
+    def first(self, hidden: str) -> str:  # (N, W, D) -> (N, D)
+        return self.graph.add("Gather", hidden, self.graph.constant(np.array(0)), axis=1)
+
+    def last(self, hidden: str) -> str:  # (N, W, D) -> (N, D)
+        """The row of the last token that is no filler."""
+        graph = self.graph
+        lengths = graph.add("ReduceSum", INPUTS[1], graph.axes(1), keepdims=1)  # (N, 1)
+        return graph.add("GatherND", hidden, graph.add("Sub", lengths, graph.axes(1)), batch_dims=1)
+
+    def pieces(self, head: PieceHead, hidden: str) -> str:  # (N, W, D) -> (N, W, V)
         graph = self.graph
         rows = self.norm(head.norm, self.gelu(head.gelu, self.plain(head.dense, hidden)))
         pieces = graph.nodes[0].input[0]  # the embedding of the pieces: one and the same
@@ -184,7 +218,7 @@ class Writer:
     def pool(self, hidden: str) -> str:  # (N, W, D) -> (N, D)
         graph, pooling = self.graph, self.embedding.pooling
         if pooling == "cls":
-            return graph.add("Gather", hidden, graph.constant(np.array(0)), axis=1)
+            return self.first(hidden)
         mask = graph.add("Unsqueeze", INPUTS[1], graph.axes(2))  # (N, W, 1)
         is_there = graph.add("Cast", mask, to=TensorProto.FLOAT)
         if pooling == "max":

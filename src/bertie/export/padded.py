@@ -12,14 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bertie.errors import UserError
 from bertie.infer.embed import Embedding
+from bertie.model.attention import is_before
 from bertie.model.bert import Bert
 from bertie.model.encoder import Layer
-from bertie.model.heads import get_head
+from bertie.model.heads import PieceHead, get_head
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")  # (N, W) each, as transformers has them
 LOGITS = {  # head -> the names of its outputs, as transformers has them
     "masked_lm": ("logits",),
+    "next_token": ("logits",),
     "next_sentence": ("next_sentence_logits",),
     "sequence": ("logits",),
     "token": ("logits",),
@@ -64,6 +67,8 @@ class PaddedBert(nn.Module):
         positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)  # (1, W)
         x = model.embeddings(ids, segments, positions)  # (N, W, D)
         is_key = mask.bool()[:, None, None]  # (N, 1, 1, W)
+        if model.config.attention == "left":
+            is_key = is_key & is_before(ids.shape[1], ids.device)  # (N, 1, W, W)
         total = model.config.num_layers
         num_layers = total if model.heads else self.embedding.num_layers(total)
         for layer in list(model.layers)[:num_layers]:
@@ -71,15 +76,18 @@ class PaddedBert(nn.Module):
             x = run_layer(layer, x, is_key)
         if not model.heads:
             return pool(x, mask, self.embedding), x
-        return self.run_heads(x)
+        return self.run_heads(x, mask)
 
-    def run_heads(self, hidden: Tensor) -> tuple[Tensor, ...]:  # (N, W, D)
+    def run_heads(self, hidden: Tensor, mask: Tensor) -> tuple[Tensor, ...]:  # (N, W, D), (N, W)
         model = self.model
-        pooled = None if model.pooler is None else model.pooler.dense(hidden[:, 0]).tanh()  # (N, D)
+        read = hidden[:, 0]  # (N, D)
+        if model.config.reads_last:
+            read = hidden[torch.arange(mask.shape[0], device=mask.device), mask.sum(1) - 1]
+        pooled = None if model.pooler is None else model.pooler.dense(read).tanh()  # (N, D)
         outputs: list[Tensor] = []
         for name in model.heads:
             head = model.get_submodule(name)
-            if name == "masked_lm":
+            if isinstance(head, PieceHead):
                 outputs.append(head(hidden, model.embeddings.token.weight))  # (N, W, V)
             elif name == "span":
                 outputs.extend(head(hidden).unbind(-1))  # 2 (N, W)
@@ -88,7 +96,13 @@ class PaddedBert(nn.Module):
         return tuple(outputs)
 
 
-def run_layer(layer: Layer, x: Tensor, is_key: Tensor) -> Tensor:  # (N, W, D), (N, 1, 1, W)
+def check_exportable(model: Bert) -> None:
+    """Rows that are filled up are for attention."""
+    if model.config.layer != "transformer" or model.config.bilstm_layers:
+        raise UserError("a model with an LSTM is not exported; take one of Transformer layers")
+
+
+def run_layer(layer: Layer, x: Tensor, is_key: Tensor) -> Tensor:  # (N, W, D), (N, 1, 1 or W, W)
     attention = layer.attention
     qkv = attention.qkv(x).unflatten(-1, (3, attention.num_heads, -1))  # (N, W, 3, H, K)
     query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)  # (N, H, W, K)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from bertie.checkpoint.draft import draft_of
+from bertie.checkpoint.families import find_strange
 from bertie.checkpoint.model_dir import (
     CONFIG,
     TOKENIZER_FILES,
@@ -18,7 +19,7 @@ from bertie.checkpoint.model_dir import (
 )
 from bertie.errors import UserError
 from bertie.export.check import Difference, Run, check, score_export
-from bertie.export.padded import INPUTS, PaddedBert
+from bertie.export.padded import INPUTS, PaddedBert, check_exportable
 from bertie.infer.answers import predict
 from bertie.infer.engine import PRECISIONS, Engine
 from bertie.tasks.task import AnyTask
@@ -56,6 +57,7 @@ def export_model(
     """Writes the folder `out`, if what is in it answers as the engine does."""
     check_wanted(form, precision, out)
     engine = Engine.load(directory, device="cpu", precision=precision, show=False)
+    check_exportable(engine.model)
     with draft_of(out) as draft:
         run = WRITERS[form](directory, draft, engine, precision)
         difference = check(run, engine, precision)
@@ -147,6 +149,11 @@ def write_torch(directory: Path, draft: Path, engine: Engine, precision: str) ->
 
 def write_hf(directory: Path, draft: Path, engine: Engine, precision: str) -> Run:
     opened = open_model(directory, dtype=PRECISIONS[precision])
+    if strange := find_strange(opened.model.config):
+        raise UserError(
+            f"transformers has no model with {strange}, which {directory} has; export it to onnx "
+            "or torch"
+        )
     save_model(opened.model, draft, card=opened.card, tokenizer_from=directory)
     copy_pooling(directory, draft)
     again = open_model(draft, dtype=PRECISIONS[precision]).model

@@ -6,6 +6,7 @@ The names of the parameters are those of the attributes, without a prefix:
 """
 
 # T tokens of all sequences in a row   N sequences   M predicted tokens   D hidden size
+# E size of embeddings   R rows that are kept
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -16,9 +17,11 @@ from torch.utils.checkpoint import checkpoint
 
 from bertie.errors import UserError
 from bertie.model.config import ModelConfig
-from bertie.model.encoder import Embeddings, Layer, Pooler, first_rows
+from bertie.model.elmo import TwoWayLayer
+from bertie.model.encoder import Embeddings, Layer, Pooler, pooled_rows
 from bertie.model.graphs import Flat, Graphs
 from bertie.model.heads import get_head, make_head
+from bertie.model.lstm import BiLstm
 
 
 class Packed(NamedTuple):
@@ -69,7 +72,8 @@ class Bert(nn.Module):
         self.recomputes = False  # layers in the backward pass, rather than keeping what they made
         self.reads = {get_head(name).reads for name in heads}
         self.embeddings = Embeddings(config)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.layers = make_layers(config)
+        self.bilstm = make_bilstm(config)
         self.pooler = Pooler(config) if has_pooler or "pooled" in self.reads else None
         for name in heads:
             self.add_module(name, make_head(name, config, num_labels))
@@ -81,15 +85,15 @@ class Bert(nn.Module):
         def encode(
             ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
         ) -> Tensor:
-            kept = first_rows(bounds, len(ids)) if self.reads_firsts else None
+            kept = self._pooled_rows(bounds, len(ids)) if self.reads_pooled else None
             return self.encode(ids, segments, positions, bounds, longest, kept=kept)
 
         parameters = [*self.embeddings.parameters(), *self.layers.parameters()]
         self.graphs = Graphs(encode, parameters, self.config.max_positions)
 
     @property
-    def reads_firsts(self) -> bool:
-        """Whether the heads read the first row of each sequence, and no other."""
+    def reads_pooled(self) -> bool:
+        """Whether the heads read the row of each sequence that is pooled, and no other."""
         return self.reads == {"pooled"}
 
     def encode(
@@ -110,13 +114,17 @@ class Bert(nn.Module):
         self._check_length(longest)
         hidden: Tensor = self.embeddings(ids, segments, positions)
         layers = list(self.layers)[:num_layers]
+        top = self.bilstm if num_layers is None else None
         for number, layer in enumerate(layers, 1):
-            rows = kept if number == len(layers) else None
+            rows = kept if number == len(layers) and top is None else None
             if self.recomputes and self.training:
                 hidden = checkpoint(layer, hidden, bounds, longest, rows, use_reentrant=False)
             else:
                 hidden = layer(hidden, bounds, longest, rows)
-        return hidden if layers or kept is None else hidden[kept]
+        if top is not None:
+            hidden = top(hidden, positions, bounds)
+        is_done = kept is None or (layers and top is None)  # the last layer kept them already
+        return hidden if is_done else hidden[kept]
 
     def states(
         self,
@@ -128,7 +136,9 @@ class Bert(nn.Module):
         *,
         num_layers: int | None = None,
     ) -> list[Tensor]:  # (T,), (T,), (T,), (N + 1,) -> num_layers + 1 times (T, D)
-        """The embeddings and every layer's rows; the last is what `encode` gives."""
+        """The embeddings and every layer's rows; the last is what `encode` gives, if no LSTM is
+        on top.
+        """
         self._check_length(longest)
         states: list[Tensor] = [self.embeddings(ids, segments, positions)]
         for layer in list(self.layers)[:num_layers]:
@@ -145,12 +155,12 @@ class Bert(nn.Module):
     def pool(self, hidden: Tensor, bounds: Tensor) -> Tensor:  # (T, D), (N + 1,) -> (N, D)
         if self.pooler is None:
             raise UserError("this model has no pooler; build or open it with has_pooler=True")
-        pooled: Tensor = self.pooler(hidden[first_rows(bounds, len(hidden))])
+        pooled: Tensor = self.pooler(hidden[self._pooled_rows(bounds, len(hidden))])
         return pooled
 
-    def output_layer(self) -> tuple[Tensor, Tensor]:  # (V, D), (V,)
-        """The weight and bias that make logits of the masked LM head's rows."""
-        return self.embeddings.token.weight, self.get_parameter("masked_lm.bias")
+    def output_layer(self, head: str = "masked_lm") -> tuple[Tensor, Tensor]:  # (V, E), (V,)
+        """The weight and bias that make logits of a head's rows."""
+        return self.embeddings.token.weight, self.get_parameter(f"{head}.bias")
 
     def forward(
         self,
@@ -165,27 +175,27 @@ class Bert(nn.Module):
     ) -> tuple[Tensor, ...]:
         """The logits of each head, in the order of `heads`.
 
-        masked_lm (M, vocabulary) at the rows `predicted` (M,), or at all where none are given;
+        masked_lm and next_token (M, vocabulary) at the rows `predicted` (M,), or at all where none
+        are given, previous_token at those behind them;
         next_sentence (N, 2), sequence (N, C), choice (N, 1); token (T, C), span (T, 2).
-        With `is_projected` false masked_lm is (M, D), what `output_layer` is to be applied to: for
+        With `is_projected` false the first are (M, E), what `output_layer` is to be applied to: for
         a loss that never stores all the logits.
         """
-        flat = Flat(ids, segments, positions, bounds)
-        hidden, firsts, chosen = self._rows_read(flat, longest, predicted)
-        pooled = None if self.pooler is None or firsts is None else self.pooler(firsts)  # (N, D)
+        read = self._rows_read(Flat(ids, segments, positions, bounds), longest, predicted)
         logits = []
         for name in self.heads:
             head, reads = self.get_submodule(name), get_head(name).reads
-            if reads == "predicted":
-                logits.append(head(chosen, self.embeddings.token.weight if is_projected else None))
+            if reads in ("predicted", "behind"):
+                pieces = self.embeddings.token.weight if is_projected else None
+                logits.append(head(read[reads], pieces))
             else:
-                logits.append(head(pooled if reads == "pooled" else hidden))
+                logits.append(head(read[reads]))
         return tuple(logits)
 
     def _rows_read(
         self, flat: Flat, longest: int, predicted: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:  # (T, D), (N, D), (M, D)
-        """What the heads read: all rows, the first of each sequence, those that are predicted.
+    ) -> dict[str, Tensor]:  # (T, D), (N, D) or (M, D) each
+        """What the heads read: all tokens, pooled rows, those that are predicted or behind these.
 
         If none reads all, the last layer makes no more than what is read: of base at 15% predicted
         tokens, a twentieth of all the work is spared.
@@ -193,30 +203,60 @@ class Bert(nn.Module):
         num_tokens = len(flat.ids)
         parts = {}  # (R,) each
         if "pooled" in self.reads:
-            parts["pooled"] = first_rows(flat.bounds, num_tokens)
-        if predicted is not None and "predicted" in self.reads:
-            parts["predicted"] = predicted
+            parts["pooled"] = self._pooled_rows(flat.bounds, num_tokens)
+        if predicted is not None:
+            # A tail that is ignored may point behind the last row.
+            places = {"predicted": predicted, "behind": (predicted + 1).clamp(max=num_tokens - 1)}
+            parts |= {reads: rows for reads, rows in places.items() if reads in self.reads}
         if parts and self.reads == set(parts):
             rows = self._play_or_encode(flat, longest, torch.cat(list(parts.values())))
             found = dict(zip(parts, rows.split([len(p) for p in parts.values()]), strict=True))
-            return None, found.get("pooled"), found.get("predicted")
-        hidden = self._play_or_encode(flat, longest, None)
-        found = {name: hidden[part] for name, part in parts.items()}
-        return hidden, found.get("pooled"), found.get("predicted", hidden)
+        else:
+            hidden = self._play_or_encode(flat, longest, None)
+            found = dict.fromkeys(self.reads, hidden)
+            found |= {reads: hidden[rows] for reads, rows in parts.items()}
+        if self.pooler is not None and "pooled" in found:
+            found["pooled"] = self.pooler(found["pooled"])
+        return found
+
+    def _pooled_rows(self, bounds: Tensor, num_tokens: int) -> Tensor:  # (N + 1,) -> (N,)
+        return pooled_rows(bounds, num_tokens, is_last=self.config.reads_last)
 
     def _play_or_encode(self, flat: Flat, longest: int, kept: Tensor | None) -> Tensor:
         """(T, D), or the (R, D) that are kept; played where it is recorded."""
         if self.graphs is not None and self.training and torch.is_grad_enabled():
-            num_rows = len(flat.bounds) - 1 if self.reads_firsts else len(flat.ids)
+            num_rows = len(flat.bounds) - 1 if self.reads_pooled else len(flat.ids)
             rows = self.graphs.play(flat, longest, num_rows)
             if rows is not None:
-                return rows if kept is None or self.reads_firsts else rows[kept]
+                return rows if kept is None or self.reads_pooled else rows[kept]
         return self.encode(*flat, longest, kept=kept)
+
+
+def make_layers(config: ModelConfig) -> nn.ModuleList:
+    kind = TwoWayLayer if config.layer == "lstm" else Layer
+    if config.share_layers:  # one and the same, so often
+        return nn.ModuleList([kind(config)] * config.num_layers)
+    return nn.ModuleList(kind(config) for _ in range(config.num_layers))
+
+
+def make_bilstm(config: ModelConfig) -> BiLstm | None:
+    """The LSTM on top; its two directions together are as wide as what it reads."""
+    if not config.bilstm_layers:
+        return None
+    return BiLstm(
+        config.hidden_size,
+        config.hidden_size // 2,
+        num_layers=config.bilstm_layers,
+        dropout=config.dropout,
+    )
 
 
 @torch.no_grad()
 def initialise(module: nn.Module, std: float, generator: torch.Generator | None = None) -> None:
-    """Matrices from a normal distribution cut at two deviations; biases 0, norms 1."""
+    """Matrices from a normal distribution cut at two deviations; biases 0, norms 1.
+
+    LSTMs as torch does it: all of them uniform, by their size.
+    """
     for part in module.modules():
         if any(parameter.is_meta for parameter in part.parameters(recurse=False)):
             continue  # a shape without values
@@ -224,3 +264,7 @@ def initialise(module: nn.Module, std: float, generator: torch.Generator | None 
             nn.init.trunc_normal_(part.weight, std=std, a=-2 * std, b=2 * std, generator=generator)
         if isinstance(part, nn.Linear):
             nn.init.zeros_(part.bias)
+        if isinstance(part, nn.LSTM):
+            most = part.hidden_size**-0.5
+            for parameter in part.parameters():
+                nn.init.uniform_(parameter, -most, most, generator=generator)

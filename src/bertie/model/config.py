@@ -1,14 +1,19 @@
 """What a model is made of, the named sizes, and what a size costs before anything is built."""
 
 # L layers   H hidden size   A heads   F feed-forward size   V pieces   P positions   S segments
-# C labels   B sequences in a batch   N tokens in each of them
+# E size of embeddings   T layers of an LSTM on top   C labels   B sequences in a batch
+# N tokens in each of them
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from bertie.errors import UserError
 
 Gelu = Literal["erf", "tanh"]
+Attention = Literal["both", "left"]
+Positions = Literal["learned", "sinusoidal"]
+Combine = Literal["sum", "product"]
+LayerKind = Literal["transformer", "lstm"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +33,13 @@ class ModelConfig:
     gelu: Gelu = "erf"  # Google's code has used the tanh form since February 2019
     norm_eps: float = 1e-12
     init_std: float = 0.02
+    attention: Attention = "both"  # left: no token sees a later one, as in GPT
+    embedding_size: int = 0  # smaller embeddings, then a matrix to hidden_size, as in ALBERT; 0: no
+    share_layers: bool = False  # all layers have the same weights, as in ALBERT
+    positions: Positions = "learned"  # sinusoidal: fixed waves, as in the first Transformer
+    combine: Combine = "sum"  # of the embeddings of piece, segment and position
+    layer: LayerKind = "transformer"  # lstm: two directions that never meet, as in ELMo
+    bilstm_layers: int = 0  # of an LSTM in both directions on top of the last layer
 
     def __post_init__(self) -> None:
         if self.ffn_size == 0:
@@ -43,15 +55,44 @@ class ModelConfig:
         for name in ("dropout", "attention_dropout", "classifier_dropout"):
             if not 0 <= (getattr(self, name) or 0) < 1:
                 raise UserError(f"{name} must be in 0 .. 1, below 1; found {getattr(self, name)}")
-        if self.gelu not in ("erf", "tanh"):
-            raise UserError(f"gelu must be erf or tanh; found {self.gelu!r}")
+        for name, choice in CHOICES.items():
+            known, found = get_args(choice), getattr(self, name)
+            if found not in known:
+                raise UserError(f"{name} must be {' or '.join(known)}; found {found!r}")
+        self._check_switches()
         for name in ("norm_eps", "init_std"):
             if not 0 < getattr(self, name) < 1:
                 raise UserError(f"{name} must be in 0 .. 1, above 0; found {getattr(self, name)}")
 
+    def _check_switches(self) -> None:
+        for name in ("embedding_size", "bilstm_layers"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} must be at least 0; found {getattr(self, name)}")
+        if self.layer == "lstm" and self.attention != "both":
+            raise UserError('layer = "lstm" has no attention; leave model.attention out')
+        if (self.layer == "lstm" or self.bilstm_layers) and self.hidden_size % 2:
+            raise UserError(
+                f"hidden_size {self.hidden_size} is odd; an LSTM has a half for each direction"
+            )
+
     @property
     def head_size(self) -> int:
         return self.hidden_size // self.num_heads
+
+    @property
+    def input_size(self) -> int:  # E
+        """Numbers of an embedding."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def num_layer_weights(self) -> int:
+        """Layers that have weights of their own."""
+        return 1 if self.share_layers else self.num_layers
+
+    @property
+    def reads_last(self) -> bool:
+        """Whether the last token of a sequence has seen the others, and the first has not."""
+        return self.attention == "left"
 
 
 COUNTS = (
@@ -62,6 +103,24 @@ COUNTS = (
     "ffn_size",
     "max_positions",
     "num_segments",
+)
+
+CHOICES = {
+    "gelu": Gelu,
+    "attention": Attention,
+    "positions": Positions,
+    "combine": Combine,
+    "layer": LayerKind,
+}
+# What a plain BERT has none of; a model that has some is no BERT to other programs.
+SWITCHES = (
+    "attention",
+    "embedding_size",
+    "share_layers",
+    "positions",
+    "combine",
+    "layer",
+    "bilstm_layers",
 )
 
 # name -> L, H, A; base and large are the paper's, the others Google's small models
@@ -105,27 +164,49 @@ class Part:
 
 def encoder_parts(config: ModelConfig, *, has_pooler: bool = True) -> list[Part]:
     """The parameters of embeddings, layers and pooler; one layer is 12H² + 13H where F = 4H."""
-    c, h, f = config, config.hidden_size, config.ffn_size
-    attention, ffn, norms = 4 * h * h + 4 * h, 2 * h * f + f + h, 4 * h
-    parts = [
-        Part(name="pieces", formula="V·H", count=c.vocab_size * h),
-        Part(name="positions", formula="P·H", count=c.max_positions * h),
-        Part(name="segments", formula="S·H", count=c.num_segments * h),
-        Part(name="embedding norm", formula="2H", count=2 * h),
-        Part(name="attention", formula="L·(4H² + 4H)", count=c.num_layers * attention),
-        Part(name="feed-forward", formula="L·(2H·F + F + H)", count=c.num_layers * ffn),
-        Part(name="layer norms", formula="L·4H", count=c.num_layers * norms),
-    ]
+    h, t = config.hidden_size, config.bilstm_layers
+    parts = embedding_parts(config) + layer_parts(config)
+    if t:
+        parts.append(
+            Part(name="LSTM on top", formula="T·(6H² + 8H)", count=t * (6 * h * h + 8 * h))
+        )
     if has_pooler:
         parts.append(Part(name="pooler", formula="H² + H", count=h * h + h))
     return parts
 
 
+def embedding_parts(config: ModelConfig) -> list[Part]:
+    c, h, e = config, config.hidden_size, config.input_size
+    letter = "E" if c.embedding_size else "H"
+    parts = [Part(name="pieces", formula=f"V·{letter}", count=c.vocab_size * e)]
+    if c.positions == "learned":
+        parts.append(Part(name="positions", formula=f"P·{letter}", count=c.max_positions * e))
+    parts += [
+        Part(name="segments", formula=f"S·{letter}", count=c.num_segments * e),
+        Part(name="embedding norm", formula=f"2{letter}", count=2 * e),
+    ]
+    if c.embedding_size:
+        parts.append(Part(name="projection", formula="E·H + H", count=e * h + h))
+    return parts
+
+
+def layer_parts(config: ModelConfig) -> list[Part]:
+    h, f, times = config.hidden_size, config.ffn_size, config.num_layer_weights
+    each = "" if config.share_layers else "L·"
+    if config.layer == "lstm":
+        return [Part(name="LSTM", formula=f"{each}(4H² + 8H)", count=times * (4 * h * h + 8 * h))]
+    attention, ffn, norms = 4 * h * h + 4 * h, 2 * h * f + f + h, 4 * h
+    return [
+        Part(name="attention", formula=f"{each}(4H² + 4H)", count=times * attention),
+        Part(name="feed-forward", formula=f"{each}(2H·F + F + H)", count=times * ffn),
+        Part(name="layer norms", formula=f"{each}4H", count=times * norms),
+    ]
+
+
 def head_parts(config: ModelConfig, heads: tuple[str, ...], num_labels: int = 2) -> list[Part]:
     """The parameters of each head; the masked LM's output matrix is the embedding's."""
-    h, v, c = config.hidden_size, config.vocab_size, num_labels
-    known = {
-        "masked_lm": Part(name="masked_lm", formula="H² + 3H + V", count=h * h + 3 * h + v),
+    h, c = config.hidden_size, num_labels
+    known = {name: piece_part(config, name) for name in ("masked_lm", *DIRECTED)} | {
         "next_sentence": Part(name="next_sentence", formula="2H + 2", count=2 * h + 2),
         "sequence": Part(name="sequence", formula="C·H + C", count=c * h + c),
         "token": Part(name="token", formula="C·H + C", count=c * h + c),
@@ -133,6 +214,19 @@ def head_parts(config: ModelConfig, heads: tuple[str, ...], num_labels: int = 2)
         "choice": Part(name="choice", formula="H + 1", count=h + 1),
     }
     return [known[head] for head in heads]
+
+
+DIRECTED = ("next_token", "previous_token")  # heads that predict what the row has not seen
+
+
+def piece_part(config: ModelConfig, name: str) -> Part:
+    """A head that gives logits of all pieces; of an LSTM it reads the half of one direction."""
+    h, e, v = config.hidden_size, config.input_size, config.vocab_size
+    read = h // 2 if config.layer == "lstm" and name in DIRECTED else h
+    formula = "H² + 3H + V" if not config.embedding_size else "H·E + 3E + V"
+    if read != h:
+        formula = formula.replace("H²", "H²/2").replace("H·E", "H·E/2")
+    return Part(name=name, formula=formula, count=read * e + 3 * e + v)
 
 
 def count_parameters(
@@ -154,24 +248,28 @@ def count_parameters(
 PREDICTED_SHARE = 0.15  # of the tokens, by the masked LM (paper, 3.1)
 
 
-def train_flops(config: ModelConfig, *, length: int) -> float:
+def train_flops(
+    config: ModelConfig, *, length: int, predicted_share: float = PREDICTED_SHARE
+) -> float:
     """Useful operations to pre-train on one sequence: forward once, backward twice as much.
 
     Matrix products only, a multiply-add as two; 6·12·L·H²·N + 12·L·H·N² + 6·0.15·N·(V·H + H²)
-    where F = 4H. Recomputed, padded or predicted-nowhere positions are not useful.
+    where F = 4H. Recomputed, padded or predicted-nowhere positions are not useful, and with
+    attention to the left half of what attention computes.
     """
-    layers, h = config.num_layers, config.hidden_size
-    matrices = 4 * h * h + 2 * h * config.ffn_size
-    head = config.vocab_size * h + h * h
-    per_token = 6 * layers * matrices + 12 * layers * h * length + 6 * PREDICTED_SHARE * head
-    return per_token * length
+    head = config.vocab_size * config.input_size + config.hidden_size * config.input_size
+    return 3 * infer_flops(config, length=length) + 6 * predicted_share * head * length
 
 
 def infer_flops(config: ModelConfig, *, length: int) -> float:
     """Operations to encode one sequence, without any head."""
-    layers, h = config.num_layers, config.hidden_size
-    per_token = 2 * layers * (4 * h * h + 2 * h * config.ffn_size) + 4 * layers * h * length
-    return float(per_token * length)
+    layers, h, e = config.num_layers, config.hidden_size, config.embedding_size
+    matrices = layers * (4 * h * h + 2 * h * config.ffn_size)
+    attention = 4 * layers * h * length * (0.5 if config.attention == "left" else 1)
+    if config.layer == "lstm":
+        matrices, attention = layers * 4 * h * h, 0
+    matrices += e * h + config.bilstm_layers * 6 * h * h
+    return float((2 * matrices + attention) * length)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,7 +286,9 @@ class Memory:
         return self.weights + self.gradients + self.optimizer + self.activations
 
 
-def train_memory(config: ModelConfig, *, batch_size: int, length: int) -> Memory:
+def train_memory(
+    config: ModelConfig, *, batch_size: int, length: int, predicted_share: float = PREDICTED_SHARE
+) -> Memory:
     """To pre-train with both heads: what is held when the backward pass begins.
 
     A layer keeps, for each token, ten rows of H (inputs of the matrices and norms, dropout masks),
@@ -197,11 +297,17 @@ def train_memory(config: ModelConfig, *, batch_size: int, length: int) -> Memory
     """
     weights = 4 * count_parameters(config, ("masked_lm", "next_sentence"))
     h, a, f = config.hidden_size, config.num_heads, config.ffn_size
-    num_read = PREDICTED_SHARE + 1 / length  # of each token; the first of a sequence is pooled
+    layer = 10 * h + 2 * f + 3 * a * length
+    num_read = min(1.0, predicted_share + 1 / length)  # the first of a sequence is pooled
     spared = (1 - num_read) * (5 * h + 2 * f)
-    layers = config.num_layers * (10 * h + 2 * f + 3 * a * length) - spared
-    logits = PREDICTED_SHARE * (4 * h + 2 * config.vocab_size)
-    activations = round(4 * batch_size * length * (layers + 3 * h + logits))
+    if config.layer == "lstm":  # four gates, cells, what goes in and out, dropout masks
+        layer, spared = 8 * h, 0
+    if config.bilstm_layers:  # which reads all rows
+        spared = 0
+    layers = config.num_layers * layer + config.bilstm_layers * 9 * h - spared
+    e = config.input_size
+    logits = predicted_share * (h + 3 * e + 2 * config.vocab_size)
+    activations = round(4 * batch_size * length * (layers + 3 * e + logits))
     return Memory(
         weights=weights, gradients=weights, optimizer=2 * weights, activations=activations
     )

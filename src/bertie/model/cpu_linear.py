@@ -123,8 +123,9 @@ def hasten(model: Bert, precision: Precision) -> None:
     if not can_pack():
         return
     kind = Int8Linear if precision == "int8" else PackedLinear
-    for layer in model.layers:
-        assert isinstance(layer, Layer)
+    for layer in dict.fromkeys(model.layers):  # shared ones are there more than once
+        if not isinstance(layer, Layer):
+            continue  # of LSTMs
         attention, ffn = layer.attention, layer.ffn
         attention.set_submodule("qkv", kind(attention.qkv))
         attention.set_submodule("out", kind(attention.out))

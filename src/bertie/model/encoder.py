@@ -1,7 +1,7 @@
 """The encoder of BERT: embeddings, layers, pooler. Rows are tokens of all sequences, no padding."""
 
 # T tokens of all sequences in a row   N sequences   D hidden size   H heads   K head size (D = H*K)
-# U feed-forward size   R rows that are kept (R = T where all are)
+# U feed-forward size   R rows that are kept (R = T where all are)   E size of embeddings
 
 import torch
 import torch.nn.functional as F
@@ -26,8 +26,8 @@ class Gelu(nn.Module):
         return F.gelu(x, approximate=self.approximate)
 
 
-def layer_norm(config: ModelConfig) -> nn.LayerNorm:
-    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps)
+def layer_norm(config: ModelConfig, size: int = 0) -> nn.LayerNorm:
+    return nn.LayerNorm(size or config.hidden_size, eps=config.norm_eps)
 
 
 def embedding(num_rows: int, num_columns: int) -> nn.Embedding:
@@ -37,24 +37,48 @@ def embedding(num_rows: int, num_columns: int) -> nn.Embedding:
     return made
 
 
+def waves(positions: Tensor, size: int) -> Tensor:  # (T,) -> (T, E)
+    """Sines and cosines of a position, each slower than the one before (Vaswani et al., 3.5)."""
+    speeds = 10_000 ** (-torch.arange(0, size, 2, device=positions.device) / size)
+    turns = positions.unsqueeze(-1) * speeds  # (T, E / 2)
+    return torch.stack((turns.sin(), turns.cos()), -1).flatten(-2)[..., :size]
+
+
 class Embeddings(nn.Module):
-    """A row per token: its piece, its segment and its position, summed and normed."""
+    """A row per token: its piece, its segment and its position, combined and normed."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.token = embedding(config.vocab_size, config.hidden_size)
-        self.segment = embedding(config.num_segments, config.hidden_size)
-        self.position = embedding(config.max_positions, config.hidden_size)
-        self.norm = layer_norm(config)
+        size = config.input_size
+        self.token = embedding(config.vocab_size, size)
+        self.segment = embedding(config.num_segments, size)
+        is_learned = config.positions == "learned"
+        self.position = embedding(config.max_positions, size) if is_learned else None
+        self.wave_height = 2**0.5 * config.init_std  # so that a row is as large as a learned one
+        self.is_product = config.combine == "product"
+        self.norm = layer_norm(config, size)
         self.dropout = Dropout(config.dropout)
+        is_smaller = config.embedding_size > 0
+        self.projection = nn.Linear(size, config.hidden_size) if is_smaller else None
 
     def forward(self, ids: Tensor, segments: Tensor, positions: Tensor) -> Tensor:  # 3 (T,)
         dtype = stream_dtype(self.token.weight)
-        if can_use(ids) and dtype in HALF and not torch.compiler.is_compiling():
+        is_plain = self.position is not None and not self.is_product and self.projection is None
+        if is_plain and can_use(ids) and dtype in HALF and not torch.compiler.is_compiling():
             return self.forward_in_kernels(ids, segments, positions, dtype)
-        summed = self.token(ids) + self.segment(segments) + self.position(positions)  # (T, D)
-        dropped: Tensor = self.dropout(self.norm(summed))
-        return dropped.to(dtype)
+        token, segment, place = self.token(ids), self.segment(segments), self.place(positions)
+        combined = token * segment * place if self.is_product else token + segment + place  # (T, E)
+        rows: Tensor = self.dropout(self.norm(combined))
+        if self.projection is not None:
+            rows = self.projection(rows)  # (T, D)
+        return rows.to(dtype)
+
+    def place(self, positions: Tensor) -> Tensor:  # (T,) -> (T, E)
+        if self.position is None:
+            size, dtype = self.token.weight.shape[1], self.token.weight.dtype
+            return (self.wave_height * waves(positions, size)).to(dtype)
+        rows: Tensor = self.position(positions)
+        return rows
 
     def forward_in_kernels(
         self, ids: Tensor, segments: Tensor, positions: Tensor, dtype: torch.dtype
@@ -62,6 +86,7 @@ class Embeddings(nn.Module):
         """The same on a GPU in half precision, see bertie.kernels.embeddings."""
         from bertie.kernels.embeddings import EmbeddingWeights, Places, embed
 
+        assert self.position is not None
         weights = EmbeddingWeights(
             token=self.token.weight,
             segment=self.segment.weight,
@@ -80,11 +105,12 @@ class Embeddings(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Each token looks at all tokens of its sequence, on both sides."""
+    """Each token looks at all tokens of its sequence, on both sides, or at those to its left."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.num_heads = config.num_heads
+        self.is_left = config.attention == "left"
         self.dropout = config.attention_dropout
         self.qkv = nn.Linear(config.hidden_size, 3 * config.hidden_size)
         self.out = nn.Linear(config.hidden_size, config.hidden_size)
@@ -93,7 +119,8 @@ class SelfAttention(nn.Module):
         self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None = None
     ) -> Tensor:  # (T, D) -> (R, D)
         qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (T, 3, H, K)
-        mixed = attend(qkv, bounds, longest, self.dropout if self.training else 0.0)  # (T, H, K)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(qkv, bounds, longest, dropout, is_left=self.is_left)  # (T, H, K)
         if kept is not None:
             mixed = mixed.index_select(0, kept)
         out: Tensor = self.out(mixed.flatten(1))  # (R, D)
@@ -129,7 +156,7 @@ class Layer(nn.Module):
         self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None = None
     ) -> Tensor:  # (T, D) -> (R, D)
         """All rows, or those that are `kept` (R,) of the last layer, where only these are read."""
-        if can_encode(x, self.attention.num_heads):
+        if can_encode(x, self.attention.num_heads) and not self.attention.is_left:
             return self.forward_in_kernels(x, bounds, longest, kept)
         dropout = self.dropout if self.training else 0.0
         attended = self.attention(x, bounds, longest, kept)  # (R, D)
@@ -172,20 +199,21 @@ class Layer(nn.Module):
 
 
 class Pooler(nn.Module):
-    """One row per sequence, from its first token, [CLS]."""
+    """One row per sequence, from its first token, [CLS]; or from its last, if that sees more."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
-    def forward(self, firsts: Tensor) -> Tensor:  # (N, D) -> (N, D)
-        pooled: Tensor = self.dense(firsts).tanh()
+    def forward(self, rows: Tensor) -> Tensor:  # (N, D) -> (N, D)
+        pooled: Tensor = self.dense(rows).tanh()
         return pooled
 
 
-def first_rows(bounds: Tensor, num_tokens: int) -> Tensor:  # (N + 1,) -> (N,)
-    """Where each sequence begins: the rows of [CLS].
+def pooled_rows(bounds: Tensor, num_tokens: int, *, is_last: bool) -> Tensor:  # (N + 1,) -> (N,)
+    """The rows that are pooled: where each sequence begins, or where it ends.
 
     An empty sequence at the end, there to keep N fixed, starts one row behind the last.
     """
-    return bounds[:-1].clamp(max=num_tokens - 1)
+    rows = bounds[1:] - 1 if is_last else bounds[:-1]
+    return rows.clamp(0, num_tokens - 1)

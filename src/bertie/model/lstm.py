@@ -43,9 +43,7 @@ class BiLstm(nn.Module):
         orders = [by_position(places, lengths) for places in (positions, ends)]
         if x.device.type == "cpu":
             return self.read(x, orders, sizes.tolist())
-        packed = PackedSequence(x[orders[0]], sizes.cpu())
-        out: Tensor = self.lstm(packed)[0].data
-        return out[orders[0].argsort()]
+        return read_packed(self.lstm, x, orders[0], sizes)
 
     def read(self, x: Tensor, orders: list[Tensor], sizes: list[int]) -> Tensor:
         """Layer by layer; `orders` are those of the rows in each direction."""
@@ -59,11 +57,39 @@ class BiLstm(nn.Module):
                     self.lstm.get_parameter(f"{name}_l{layer}{direction}")
                     for name in ("weight_hh", "weight_ih", "bias_ih", "bias_hh")
                 )
-                projected = F.linear(x.index_select(0, order), outer, biases[0] + biases[1])
+                projected = project(x.index_select(0, order), outer, biases[0] + biases[1])
                 hidden: Tensor = Recurrence.apply(projected, inner, sizes)  # type: ignore[no-untyped-call]
                 sides.append(hidden.index_select(0, inverse))
             x = torch.cat(sides, 1)  # (T, 2H)
         return x
+
+
+def read_one_way(lstm: nn.LSTM, x: Tensor, order: Tensor, sizes: Tensor) -> Tensor:
+    """One layer in the direction of `order` (T,). (T, X) -> (T, H)"""
+    if x.device.type != "cpu":
+        return read_packed(lstm, x, order, sizes)
+    inner, outer = lstm.get_parameter("weight_hh_l0"), lstm.get_parameter("weight_ih_l0")
+    bias = lstm.get_parameter("bias_ih_l0") + lstm.get_parameter("bias_hh_l0")
+    projected = project(x.index_select(0, order), outer, bias)
+    hidden: Tensor = Recurrence.apply(projected, inner, sizes.tolist())  # type: ignore[no-untyped-call]
+    return hidden.index_select(0, order.argsort())
+
+
+def read_packed(lstm: nn.LSTM, x: Tensor, order: Tensor, sizes: Tensor) -> Tensor:
+    """Through torch's LSTM, whose autocast is always fp16: small gradients would be lost.
+
+    (T, X) -> (T, H), or (T, 2H) in both directions
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        rows = x[order].to(lstm.get_parameter("weight_ih_l0").dtype)
+        out: Tensor = lstm(PackedSequence(rows, sizes.cpu()))[0].data
+    return out[order.argsort()]
+
+
+def project(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:  # (T, X) -> (T, 4H)
+    """In the precision of the weights, which is that of the recurrence, too."""
+    with torch.autocast("cpu", enabled=False):
+        return F.linear(x.to(weight.dtype), weight, bias)
 
 
 def by_position(positions: Tensor, lengths: Tensor) -> Tensor:  # (T,), (N,) -> (T,)

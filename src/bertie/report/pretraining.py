@@ -26,7 +26,14 @@ METRICS, RUN = "metrics.jsonl", "run.json"
 REPORT, CURVES = "report.html", "curves.svg"
 
 Line = Mapping[str, object]
-POSITIONS = {"mask": "[MASK]", "random": "random piece", "kept": "kept", "seen": "random or kept"}
+POSITIONS = {
+    "mask": "[MASK]",
+    "random": "random piece",
+    "kept": "kept",
+    "seen": "random or kept",
+    "lm": "next token",
+    "back": "previous token",
+}
 PAIRS = {"nsp": "next sentence", "sop": "sentence order"}
 
 
@@ -34,7 +41,7 @@ def write_pretraining_report(run: Path) -> Path:
     """Reads metrics.jsonl and run.json of a run, writes report.html and curves.svg beside them."""
     lines = read_lines(run / METRICS)
     facts = read_facts(run / RUN)
-    training = [line for line in lines if "rate" in line or "mlm_loss" in line]
+    training = [line for line in lines if {"rate", "mlm_loss", "lm_loss"} & line.keys()]
     held_out = [flat_held_out(line) for line in lines if isinstance(line.get("held_out"), Mapping)]
     unigram = number(facts, "unigram_entropy")
     charts = make_charts(training, held_out, unigram)
@@ -94,17 +101,10 @@ def series(name: str, lines: Sequence[Line], key: str) -> Series:
 
 def make_charts(training: Sequence[Line], held_out: Sequence[Line], unigram: float) -> list[Markup]:
     levels = [Level(name="unigram entropy", y=unigram)] if math.isfinite(unigram) else []
-    losses = [
-        series("training, all positions", training, "mlm_loss"),
-        series("held out, [MASK] only", held_out, "mask_loss"),
-    ]
-    accuracies = [
-        series("training, all", training, "mlm_accuracy"),
-        series("held out, [MASK]", held_out, "mask_accuracy"),
-    ]
+    title, losses, accuracies = word_series(training, held_out)
     charts = [
-        line_chart(losses, title="Masked LM loss (nats)", x_label="step", levels=levels),
-        line_chart(accuracies, title="Masked LM accuracy", x_label="step", y_range=(0, 0)),
+        line_chart(losses, title=f"{title} loss (nats)", x_label="step", levels=levels),
+        line_chart(accuracies, title=f"{title} accuracy", x_label="step", y_range=(0, 0)),
     ]
     for key, name in PAIRS.items():
         lines = [
@@ -132,12 +132,46 @@ def make_charts(training: Sequence[Line], held_out: Sequence[Line], unigram: flo
     return charts
 
 
+def is_masked(training: Sequence[Line]) -> bool:
+    """Whether a masked LM was trained, and not one of next tokens."""
+    return not any("lm_loss" in line for line in training)
+
+
+def word_series(
+    training: Sequence[Line], held_out: Sequence[Line]
+) -> tuple[str, list[Series], list[Series]]:
+    """Losses and accuracies of predicted tokens; of a masked LM, held out, at [MASK] alone."""
+    if is_masked(training):
+        losses = [
+            series("training, all positions", training, "mlm_loss"),
+            series("held out, [MASK] only", held_out, "mask_loss"),
+        ]
+        accuracies = [
+            series("training, all", training, "mlm_accuracy"),
+            series("held out, [MASK]", held_out, "mask_accuracy"),
+        ]
+        return "Masked LM", losses, accuracies
+    losses, accuracies = (
+        [
+            series(f"{where}, {name}", lines, f"{term}_{what}")
+            for term, name in (("lm", "next token"), ("back", "previous token"))
+            for where, lines in (("training", training), ("held out", held_out))
+            if any(f"{term}_{what}" in line for line in lines)
+        ]
+        for what in ("loss", "accuracy")
+    )
+    return "Language model", losses, accuracies
+
+
 def headline(training: Sequence[Line], held_out: Sequence[Line], unigram: float) -> list[Markup]:
     """The figure that counts, in a sentence, and what should worry the reader."""
     blocks = []
-    loss = number(held_out[-1], "mask_loss") if held_out else math.nan
+    key, where = (
+        ("mask", "on [MASK] positions") if is_masked(training) else ("lm", "of next tokens")
+    )
+    loss = number(held_out[-1], f"{key}_loss") if held_out else math.nan
     if math.isfinite(loss):
-        text = f"Held-out loss on [MASK] positions: {fixed(loss)} nats"
+        text = f"Held-out loss {where}: {fixed(loss)} nats"
         if math.isfinite(unigram):
             gap = unigram - loss
             side = "below" if gap >= 0 else "above"

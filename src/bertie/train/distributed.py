@@ -122,7 +122,7 @@ def spread(model: nn.Module, world: World, sharding: Sharding) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(world.device.type, (world.size,))
-    for layer in model.layers:
+    for layer in dict.fromkeys(model.layers):  # shared ones are there more than once
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model

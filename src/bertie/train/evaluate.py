@@ -11,6 +11,7 @@ from bertie.model.bert import Bert
 from bertie.objectives import IGNORED, token_losses
 from bertie.train.distributed import World
 
+LANGUAGE_MODELS = {"next_token": "lm", "previous_token": "back"}
 KINDS = ("mask", "random", "kept")  # what the model sees where a token was chosen
 
 
@@ -44,6 +45,10 @@ def evaluate_pretraining(
             chosen = (is_masked, ~is_masked & ~is_kept, is_kept)
             for kind, is_kind in zip(KINDS, chosen, strict=True):
                 add(sums, kind, logits["masked_lm"], moved.labels, is_kind & is_chosen)
+        for head, term in LANGUAGE_MODELS.items():
+            if head in logits:
+                labels = moved.labels if term == "lm" else moved.previous
+                add(sums, term, logits[head], labels, labels != IGNORED)
         if "next_sentence" in logits:
             labels = moved.pair_labels
             add(sums, pair, logits["next_sentence"], labels, labels != IGNORED)

@@ -17,11 +17,13 @@ def find_warnings(line: Mapping[str, float], unigram: float | None) -> dict[str,
         )
     if line["progress"] < MIN_PROGRESS or step < MIN_STEPS:
         return found
-    if unigram is not None and line.get("mlm_loss", 0.0) > unigram - MARGIN:
+    kind = "masked LM" if "mlm_loss" in line else "LM"
+    loss = line.get("mlm_loss", line.get("lm_loss", 0.0))
+    if unigram is not None and loss > unigram - MARGIN:
         found["stuck"] = (
-            f"the masked LM loss {line['mlm_loss']:.2f} is that of guessing by frequency "
-            f"({unigram:.2f}): no context was learned yet. Go on longer; if it stays so, lower "
-            "optim.peak, lengthen optim.warmup, or take smaller batches and more steps"
+            f"the {kind} loss {loss:.2f} is that of guessing by frequency ({unigram:.2f}): no "
+            "context was learned yet. Go on longer; if it stays so, lower optim.peak, lengthen "
+            "optim.warmup, or take smaller batches and more steps"
         )
     for term in ("nsp", "sop"):
         if 0.45 < line.get(f"{term}_accuracy", 1.0) < 0.55:

@@ -19,6 +19,7 @@ from bertie import kernels
 from bertie.checkpoint.state import Checkpoint, Counters, Saving, save_checkpoint
 from bertie.errors import UserError
 from bertie.model.bert import Bert
+from bertie.model.config import ModelConfig
 from bertie.objectives import Term
 from bertie.train.budget import Budget
 from bertie.train.distributed import (
@@ -144,9 +145,16 @@ def can_record(model: Bert, config: TrainConfig, world: World) -> bool:
         and is_plain
         and is_alone
         and config.precision in DTYPES
+        and is_recordable(model.config)
         and model.config.head_size in kernels.HEAD_SIZES
         and kernels.can_use(model.embeddings.token.weight)
     )
+
+
+def is_recordable(config: ModelConfig) -> bool:
+    """Whether all layers run in our kernels, which an LSTM and attention to the left do not."""
+    has_lstm = config.layer == "lstm" or config.bilstm_layers > 0
+    return config.attention == "both" and not has_lstm
 
 
 class Trainer(Generic[M]):

@@ -1,0 +1,309 @@
+"""A study: one recipe, named differences of it, and tasks; expanded into runs of equal budgets."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from bertie.config import assign, build, find_recipe, read_toml
+from bertie.data.store import Store
+from bertie.errors import UserError
+from bertie.model.config import ModelConfig, named_size
+from bertie.model.feature_head import combined_layers
+from bertie.pretrain import PretrainRecipe
+from bertie.train.budget import Budget
+from bertie.tuning import FinetuneRecipe
+
+Settings = dict[str, Any]  # a tree of settings, as TOML has it
+FROZEN_TASKS = ("classify", "tag")  # those that a head on features can learn
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Question:
+    """A task that all rows are fine-tuned for."""
+
+    recipe: str  # of fine-tuning, shipped or a file
+    train: Path  # below the folder of data
+    dev: Path | None = None
+    metric: str  # that counts
+    frozen: bool = False  # a head on features, instead of fine-tuning
+    finetune: Settings = field(default_factory=dict)  # on top of the recipe
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """What makes one model differ from the others."""
+
+    title: str
+    pretrain: Settings = field(default_factory=dict)
+    finetune: Settings = field(default_factory=dict)
+    frozen: bool = False  # its layers are mixed as features in all tasks
+    paper: dict[str, float] = field(default_factory=dict)  # task -> score, in percent
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Study:
+    """All of a study file. The first row is what the others are compared with."""
+
+    title: str
+    asks: str
+    recipe: str  # of pre-training: what all rows have in common
+    pretrain: Settings = field(default_factory=dict)  # on top of it, for all rows
+    frozen: Settings = field(default_factory=dict)  # on top of the recipe `features`
+    tasks: tuple[str, ...]  # of those below, or of QUESTIONS
+    own_tasks: dict[str, Question] = field(default_factory=dict)
+    rows: dict[str, Row]
+    points: tuple[float, ...] = (1.0,)  # of the budget: where the model is fine-tuned
+    paper: str = ""  # what the paper's figures are of
+
+    def __post_init__(self) -> None:
+        if not self.rows or not self.tasks:
+            raise UserError("a study has at least one row and one task")
+        for name, row in self.rows.items():
+            if "budget" in row.pretrain.get("train", {}):
+                raise UserError(
+                    f"rows.{name} has a budget of its own; all rows have one: pretrain.train.budget"
+                )
+            if strange := sorted(row.paper.keys() - set(self.tasks)):
+                raise UserError(f"rows.{name}.paper has {strange[0]}, which is no task here")
+        known = QUESTIONS | self.own_tasks
+        if unknown := [name for name in self.tasks if name not in known]:
+            raise UserError(f"no task {unknown[0]}; there are: {', '.join(known)}")
+        if not self.points or not all(0 < point <= 1 for point in self.points):
+            raise UserError(f"points are shares of the budget, above 0 to 1; found {self.points}")
+
+    @property
+    def questions(self) -> dict[str, Question]:
+        known = QUESTIONS | self.own_tasks
+        return {name: known[name] for name in self.tasks}
+
+
+def glue(name: str, metric: str, *, epochs: int) -> Question:
+    folder = Path("GLUE") / name
+    task = {"max_length": 128, "truncate": True}
+    return Question(
+        recipe="classify",
+        train=folder / "train.tsv",
+        dev=folder / "dev.tsv",
+        metric=metric,
+        finetune={"task": task, "train": {"budget": f"{epochs} epochs"}} | SMALL,
+    )
+
+
+def conll(*, frozen: bool) -> Question:
+    folder = Path("CoNLL-2003")
+    return Question(
+        recipe="tag",
+        train=folder / "eng.train",
+        dev=folder / "eng.testa",
+        metric="f1",
+        frozen=frozen,
+        finetune={"task": {"max_length": 128}} | SMALL,
+    )
+
+
+SMALL: Settings = {"optim": {"peak": 1e-4}}  # models smaller than BASE take larger steps
+SHORT_WINDOWS = {"max_length": 128, "stride": 64, "max_question": 32}
+# The files as published, each set in its folder; no longer than the sequences of pre-training.
+QUESTIONS = {
+    "SST-2": glue("SST-2", "accuracy", epochs=2),
+    "MRPC": glue("MRPC", "accuracy", epochs=5),
+    "RTE": glue("RTE", "accuracy", epochs=5),
+    "STS-B": glue("STS-B", "spearman", epochs=5),
+    "SNLI": Question(
+        recipe="classify",
+        train=Path("SNLI/snli_1.0_train_subset.jsonl"),
+        metric="accuracy",
+        finetune={"train": {"budget": "1 epochs"}} | SMALL,
+    ),
+    "CoNLL-2003": conll(frozen=False),
+    "CoNLL-2003, frozen": conll(frozen=True),
+    "SQuAD": Question(  # split by titles: benchmarks/splits.py dev-v1.1.json DATA/SQuAD-1.1
+        recipe="squad",
+        train=Path("SQuAD-1.1/train.json"),
+        dev=Path("SQuAD-1.1/dev.json"),
+        metric="f1",
+        finetune={"task": SHORT_WINDOWS, "train": {"budget": "4 epochs"}} | SMALL,
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Scale:
+    """What a study is run on, and how large."""
+
+    corpus: Path  # the token store
+    data: Path  # folder of the tasks' files
+    out: Path  # of all studies: equal runs are shared
+    budget: str = ""  # of each pre-training; "": the study's
+    size: str = ""  # of the model; "": the study's
+    seeds: int = 1
+    device: str = ""  # cpu or cuda; "": whatever there is
+    tasks: tuple[str, ...] = ()  # some of the study's; none: all
+
+
+def read_study(study: str | Path, sets: Sequence[str] = ()) -> Study:
+    """A file, or one that ships with the package."""
+    values = read_toml(find_recipe(study, package="bertie.studies"))
+    for assignment in sets:
+        assign(values, assignment)
+    return build(Study, values)
+
+
+def merge(*trees: Mapping[str, Any]) -> Settings:
+    """One tree on top of the other.
+
+    >>> merge({"model": {"num_layers": 2}}, {"model": {"num_heads": 3}})
+    {'model': {'num_layers': 2, 'num_heads': 3}}
+    """
+    merged: Settings = {}
+    for tree in trees:
+        for name, value in tree.items():
+            both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+            merged[name] = merge(merged[name], value) if both else value
+    return merged
+
+
+# --- runs ---
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pretraining:
+    """One model to be made."""
+
+    row: str
+    seed: int
+    recipe: PretrainRecipe
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tuning:
+    """One score to be found."""
+
+    row: str
+    task: str
+    seed: int
+    point: float  # of the budget of pre-training
+    metric: str
+    is_frozen: bool
+    source: Pretraining
+    recipe: FinetuneRecipe  # without the model, which is not there yet
+    head: FinetuneRecipe  # of a head on features, where it is frozen
+    folder: Path
+
+
+def plan_pretraining(study: Study, scale: Scale, store: Store) -> list[Pretraining]:
+    """A run for each row and seed; rows with equal settings have one folder."""
+    found = []
+    for name, row in study.rows.items():
+        for seed in range(scale.seeds):
+            values = merge(
+                read_toml(find_recipe(study.recipe)),
+                study.pretrain,
+                scale_settings(scale),
+                row.pretrain,
+                {"store": str(scale.corpus), "train": {"seed": seed}},
+                {"data": {"loader": {"seed": seed}}},
+            )
+            try:
+                recipe = build(PretrainRecipe, values)
+            except UserError as error:
+                raise UserError(f"rows.{name}: {error}") from None
+            check_budget(recipe.train.budget)
+            key = digest(asdict(recipe) | {"store": store.manifest.digest})
+            folder = scale.out / "runs" / f"pretrain-{key}"
+            recipe = replace(recipe, out=folder)
+            found.append(Pretraining(row=name, seed=seed, recipe=recipe, folder=folder))
+    return found
+
+
+def scale_settings(scale: Scale) -> Settings:
+    values: Settings = {"train": {}}
+    if scale.budget:
+        values["train"]["budget"] = scale.budget
+    if scale.device:
+        values["train"]["device"] = scale.device
+    if scale.size:
+        config = named_size(scale.size)
+        values["model"] = {
+            "num_layers": config.num_layers,
+            "hidden_size": config.hidden_size,
+            "num_heads": config.num_heads,
+        }
+    return values
+
+
+def check_budget(budget: str) -> None:
+    """A step of one row may have more tokens than that of another; so steps are no budget."""
+    if Budget.parse(budget).unit not in ("tokens", "minutes"):
+        raise UserError(
+            f"the rows of a study have equal budgets in tokens or minutes; found {budget!r}"
+        )
+
+
+def plan_tuning(study: Study, scale: Scale, made: Sequence[Pretraining]) -> list[Tuning]:
+    """A run for each model, task and point; what cannot be asked of a row is left out."""
+    unknown = sorted(set(scale.tasks) - set(study.tasks))
+    if unknown:
+        raise UserError(f"no task {unknown[0]} in the study; there are: {', '.join(study.tasks)}")
+    return [
+        tuning
+        for source in made
+        for point in study.points
+        for name in study.tasks
+        if not scale.tasks or name in scale.tasks
+        for tuning in plan_task(study, scale, source, name, point)
+    ]
+
+
+def plan_task(
+    study: Study, scale: Scale, source: Pretraining, name: str, point: float
+) -> Iterator[Tuning]:
+    task, row = study.questions[name], study.rows[source.row]
+    files = {"train": str(scale.data / task.train)}
+    files |= {"dev": str(scale.data / task.dev)} if task.dev is not None else {}
+    device = {"train": {"device": scale.device}} if scale.device else {}
+    common = merge(device, {"train": {"seed": source.seed}, "task": {"metric": task.metric}})
+    values = merge(
+        read_toml(find_recipe(task.recipe)), task.finetune, row.finetune, common, {"data": files}
+    )
+    check_length(name, values["task"], source.recipe)
+    is_frozen = row.frozen or task.frozen
+    if is_frozen and values["task"]["name"] not in FROZEN_TASKS:
+        return
+    head = merge(read_toml(find_recipe("features")), study.frozen, common)
+    recipes = build(FinetuneRecipe, values), build(FinetuneRecipe, head)
+    if is_frozen and recipes[1].head is not None:
+        for combination in recipes[1].head.combinations:  # refused now where layers are too few
+            combined_layers(combination, (source.recipe.model or ModelConfig()).num_layers)
+    key = digest([source.folder.name, point, is_frozen, *map(asdict, recipes)])
+    yield Tuning(
+        row=source.row,
+        task=name,
+        seed=source.seed,
+        point=point,
+        metric=task.metric,
+        is_frozen=is_frozen,
+        source=source,
+        recipe=recipes[0],
+        head=recipes[1],
+        folder=scale.out / "runs" / f"finetune-{key}",
+    )
+
+
+def check_length(name: str, task: Mapping[str, Any], recipe: PretrainRecipe) -> None:
+    """Found now, and not when all models are trained."""
+    most = (recipe.model or ModelConfig()).max_positions
+    length = task.get("max_length", most)
+    if length > most:
+        raise UserError(
+            f"{name}: task.max_length {length} is more than the {most} positions of the models"
+        )
+
+
+def digest(values: object) -> str:
+    text = json.dumps(values, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

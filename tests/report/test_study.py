@@ -1,0 +1,92 @@
+"""The report of a study: pairs are of one seed, and what is no evidence is called so."""
+
+import json
+from pathlib import Path
+
+from bertie.report.study import Loss, Score, StudyResults, read_best, read_losses, write_study
+from tests.report.checker import check_page
+
+
+def score(row: str, seed: int, value: float, task: str = "a") -> Score:
+    return Score(row=row, task=task, seed=seed, point=1.0, value=value)
+
+
+def loss(row: str, value: float) -> Loss:
+    return Loss(row=row, seed=0, kind="mask", value=value, unigram=5.0, tokens=10, seconds=2.5)
+
+
+MADE = StudyResults(
+    title="Which <b> & which?",
+    asks="Does it help?",
+    rows={"base": "the base", "other": "another & more", "absent": "never run"},
+    tasks={"a": "accuracy", "b": "f1"},
+    paper={"other": {"a": 81.25}},
+    about_paper="some paper",
+    points=(1.0,),
+    budget="1M tokens",
+    seeds=3,
+    scores=(
+        score("base", 0, 0.5),
+        score("base", 1, 0.75),
+        score("base", 2, 0.9),
+        score("other", 0, 0.625),
+        score("other", 1, 0.75),
+        score("base", 0, 0.25, "b"),
+    ),
+    losses=(loss("base", 3.0), loss("other", 4.95)),
+    command="bertie ablate it",
+)
+
+
+def test_differences_are_taken_seed_by_seed() -> None:
+    assert MADE.differences("other", "a") == [0.125, 0.0]
+    assert MADE.differences("other", "b") == []
+    assert MADE.differences("absent", "a") == []
+
+
+def test_the_table_has_ours_and_the_papers(tmp_path: Path) -> None:
+    page = write_study(MADE, tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "| the base | 3.00 | 71.67 ± 20.21 | 25.00 |" in text
+    assert "| another & more | 4.95 | 68.75 ± 8.84 | – |" in text
+    assert "| another & more: the paper, another budget | – | (81.2) | – |" in text
+    assert "| never run | – | – | – |" in text
+    assert "| another & more | +6.25 ± 8.84 | – |" in text
+    assert "another & more, seed 0: never left the unigram plateau" in text
+    assert "the base, seed 0: never left" not in text
+    assert json.loads((tmp_path / "report.json").read_text())["seeds"] == 3
+    shown = page.read_text(encoding="utf-8")
+    check_page(shown)
+    assert "Which &lt;b&gt; &amp; which?" in shown
+
+
+def test_the_same_results_make_the_same_files(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        write_study(MADE, tmp_path / name)
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_only_what_was_logged_is_read(tmp_path: Path) -> None:
+    assert read_losses(tmp_path, row="base", seed=0) is None
+    run = tmp_path / "runs" / "peak-1"
+    run.mkdir(parents=True)
+    lines = [
+        {"step": 3, "held_out": {"f1": 0.5}},
+        {"step": 6, "held_out": {"f1": 0.75}},
+        {"step": 9, "held_out": {"f1": float("nan")}},
+        {"step": 9, "task_loss": 1.0},
+    ]
+    text = "\n".join(map(json.dumps, lines)) + '\n{"step": 12, "held_o'  # cut off by a kill
+    (run / "metrics.jsonl").write_text(text, encoding="utf-8")
+    assert read_best(tmp_path, "f1") == 0.75
+    assert read_best(tmp_path, "accuracy") is None
+    (tmp_path / "metrics.jsonl").write_text(
+        json.dumps({"step": 2, "tokens": 7, "seconds": 1.5, "held_out": {"lm_loss": 2.5}}),
+        encoding="utf-8",
+    )
+    (tmp_path / "run.json").write_text('{"unigram_entropy": 6.5}', encoding="utf-8")
+    found = read_losses(tmp_path, row="left", seed=4)
+    assert found is not None
+    assert (found.kind, found.value, found.unigram, found.tokens) == ("lm", 2.5, 6.5, 7)
+    assert not found.is_plateau

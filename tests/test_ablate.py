@@ -1,0 +1,273 @@
+"""A study of toy runs, end to end: killed and resumed, several at once, none done twice."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bertie.ablate import Plan, describe_cost, find_model, is_tuned, plan_study, run_study
+from bertie.cli import main
+from bertie.data.store import Store
+from bertie.errors import UserError
+from bertie.report.study import read_best
+from bertie.study import Scale, Study, read_study
+from tests.train.runs import TINY, write_text_store
+from tests.tuned import write_classes, write_questions, write_tags
+
+STUDY = """
+title = "A toy"
+asks = "Does it run?"
+paper = "nobody's"
+recipe = "tiny-cpu"
+tasks = ["good", "names", "where", "frozen names"]
+frozen = { head = { combinations = ["last"], hidden_size = 4 }, train = { budget = "2 epochs" } }
+
+[pretrain.train]
+budget = "4k tokens"
+
+[rows.full]
+title = "MLM + NSP"
+paper = { good = 91.5 }
+
+[rows.left]
+title = "left to right"
+pretrain.objective = "lm"
+pretrain.model.attention = "left"
+
+[rows.top]
+title = "left to right + LSTM"
+pretrain.objective = "lm"
+pretrain.model.attention = "left"
+finetune.tune.bilstm_layers = 1
+
+[own_tasks.good]
+recipe = "classify"
+train = "good.csv"
+dev = "good.csv"
+metric = "accuracy"
+finetune.task.max_length = 32
+finetune.train.budget = "2 epochs"
+
+[own_tasks.names]
+recipe = "tag"
+train = "names.conll"
+dev = "names.conll"
+metric = "f1"
+finetune.task.max_length = 32
+finetune.train.budget = "2 epochs"
+
+[own_tasks."frozen names"]
+recipe = "tag"
+train = "names.conll"
+dev = "names.conll"
+metric = "f1"
+frozen = true
+finetune.task.max_length = 32
+
+[own_tasks.where]
+recipe = "squad"
+train = "where.json"
+dev = "where.json"
+metric = "f1"
+finetune.task = { max_length = 40, stride = 10, max_question = 8 }
+finetune.train.budget = "1 epochs"
+"""
+SETS = [f"pretrain.{one}" for one in TINY if "budget" not in one]
+
+
+class Died(BaseException):
+    """What no part of a run may catch."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return write_text_store(tmp_path_factory.mktemp("ablate") / "store")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    write_classes(folder / "good.csv")
+    write_tags(folder / "names.conll")
+    write_questions(folder / "where.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("study") / "toy.toml"
+    path.write_text(STUDY, encoding="utf-8")
+    return path
+
+
+def prepare(
+    file: Path, store: Store, data: Path, out: Path, *sets: str, **more: Any
+) -> tuple[Study, Scale, Plan]:
+    study = read_study(file, [*SETS, *sets])
+    scale = Scale(corpus=store.folder, data=data, out=out, device="cpu", **more)
+    return study, scale, plan_study(study, scale)
+
+
+def found_in(report: Path) -> dict[str, Any]:
+    """The report as JSON, without what the clock says."""
+    values: dict[str, Any] = json.loads(report.with_suffix(".json").read_text(encoding="utf-8"))
+    for loss in values["losses"]:
+        del loss["seconds"]
+    return values
+
+
+def files_below(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def whole(file: Path, store: Store, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a study of two seeds that was never stopped."""
+    out = tmp_path_factory.mktemp("whole")
+    return run_study(*prepare(file, store, data, out, seeds=2), out / "toy", command="bertie")
+
+
+def test_the_report_says_what_the_runs_have_logged(
+    whole: Path, file: Path, store: Store, data: Path
+) -> None:
+    out = whole.parents[1]
+    study, _, plan = prepare(file, store, data, out, seeds=2)
+    values = found_in(whole)
+    assert len(values["scores"]) == 3 * 2 * 4
+    assert len(values["losses"]) == 3 * 2
+    for run in plan.tunings:
+        (score,) = [
+            one["value"]
+            for one in values["scores"]
+            if (one["row"], one["task"], one["seed"]) == (run.row, run.task, run.seed)
+        ]
+        results = sorted(run.folder.glob("runs/*/result.json"))
+        told = [json.loads(path.read_text(encoding="utf-8"))["scores"] for path in results]
+        assert score == pytest.approx(max(one[run.metric] for one in told))
+    for loss in values["losses"]:
+        assert loss["kind"] == ("mask" if loss["row"] == "full" else "lm")
+        assert loss["tokens"] >= 4000
+    assert len({run.folder for run in plan.pretrainings}) == 4  # of 6: two share theirs
+    text = whole.with_suffix(".md").read_text(encoding="utf-8")
+    assert "| MLM + NSP: the paper, another budget | – | (91.5) | – | – | – |" in text
+    assert re.search(r"\| left to right \| [+-][0-9.]+ ± [0-9.]+ \|", text)
+    page = whole.read_text(encoding="utf-8")
+    assert page.count("<svg") == 4
+    assert "never left the unigram plateau" in page
+    for title in (row.title for row in study.rows.values()):
+        assert title.replace("&", "&amp;") in page
+
+
+def test_nothing_is_done_twice(whole: Path, file: Path, store: Store, data: Path) -> None:
+    out = whole.parents[1]
+    before, report = files_below(out / "runs"), whole.read_bytes()
+    prepared = prepare(file, store, data, out, seeds=2)
+    assert list(describe_cost(prepared[2])) == [
+        "pre-training: 0 runs to do, 4 done",
+        "fine-tuning: 0 runs to do, 24 done",
+    ]
+    assert run_study(*prepared, out / "toy", command="bertie") == whole
+    assert files_below(out / "runs") == before
+    assert whole.read_bytes() == report
+
+
+def test_a_study_that_was_killed_anywhere_gives_the_same_table(
+    whole: Path, file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    notes: list[str] = []
+
+    def dies_at(place: int) -> Any:
+        seen = 0
+
+        def show(line: dict[str, Any]) -> None:
+            nonlocal seen
+            seen += 1
+            notes.append(str(line.get("note", "")))
+            if seen == place:
+                raise Died
+
+        return show
+
+    prepared = prepare(file, store, data, tmp_path, seeds=2)
+    for place in (13, 40, 90, 60, 33):
+        with pytest.raises(Died):
+            run_study(*prepared, tmp_path / "toy", command="bertie", show=dies_at(place))
+        assert not (tmp_path / "toy").exists()
+    assert any(is_tuned(run) for run in prepared[2].tunings)  # some of both kinds were done
+    report = run_study(*prepared, tmp_path / "toy", command="bertie")
+    assert found_in(report) == found_in(whole)
+    assert any("goes on from" in note for note in notes)
+
+
+def test_several_at_once_give_the_same_table(
+    whole: Path, file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    prepared = prepare(file, store, data, tmp_path, seeds=1, tasks=("good",))
+    report = run_study(*prepared, tmp_path / "toy", at_once=2)
+    alone = found_in(whole)["scores"]
+    for score in found_in(report)["scores"]:
+        assert score in alone
+
+
+def test_points_on_the_way_are_fine_tuned_from_their_checkpoints(
+    file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    more = ("points=[0.3, 0.7, 1.0]", "pretrain.train.keep=100", "pretrain.train.save_every=2")
+    prepared = prepare(file, store, data, tmp_path, *more, tasks=("good",))
+    report = run_study(*prepared, tmp_path / "toy")
+    assert {one["point"] for one in found_in(report)["scores"]} == {0.3, 0.7, 1.0}
+    source = prepared[2].pretrainings[0]
+    models = [find_model(source, point) for point in (0.3, 0.7, 1.0)]
+    assert models[0].parent.name < models[1].parent.name
+    assert models[2] == source.folder / "model"
+    assert "share of 4k tokens" in report.read_text(encoding="utf-8")
+    with pytest.raises(UserError, match="kept no checkpoint at 50% of its budget"):
+        for folder in (source.folder / "checkpoints").iterdir():
+            folder.rename(tmp_path / folder.name)
+        find_model(source, 0.5)
+
+
+def test_a_missing_file_is_told_before_anything_runs(
+    file: Path, store: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"the task good reads .*good.csv, which is not there"):
+        prepare(file, store, tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_task_longer_than_the_model_is_told_before_anything_runs(
+    file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"good: task.max_length 50 is more than the 40 positions"):
+        prepare(file, store, data, tmp_path, "own_tasks.good.finetune.task.max_length=50")
+
+
+def test_runs_that_never_happened_are_not_in_the_report(tmp_path: Path) -> None:
+    assert read_best(tmp_path, "f1") is None
+
+
+def test_the_command_line_says_the_cost_and_the_report(
+    file: Path,
+    store: Store,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["ablate", file, "--corpus", store.folder, "--data", data, "--out", tmp_path]
+    words += ["--on", "cpu", "--tasks", "good", "--budget", "2k tokens"]
+    words += [word for one in SETS for word in ("--set", one)]
+    monkeypatch.setattr("sys.argv", ["bertie", *map(str, words)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert "pre-training: 2 runs to do, 0 done" in said
+    assert re.search(r"4,000 tokens, about [0-9.e+]+ operations", said)
+    assert "fine-tuning: 3 runs to do, 0 done" in said
+    assert said.rstrip().endswith(str(tmp_path / "toy" / "report.html").replace("\n", ""))
+    assert "--budget '2k tokens'" in (tmp_path / "toy" / "report.html").read_text().replace(
+        "&#x27;", "'"
+    )

@@ -1,0 +1,126 @@
+"""Studies: shipped ones are valid, equal settings are one run, budgets are equal."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bertie.config import build, read_toml
+from bertie.data.store import Store, open_store
+from bertie.errors import UserError
+from bertie.study import Scale, Study, merge, plan_pretraining, plan_tuning, read_study
+from tests.train.runs import write_text_store
+
+SHIPPED = {path.stem for path in (Path(__file__).parents[1] / "src/bertie/studies").glob("*.toml")}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return write_text_store(tmp_path_factory.mktemp("study") / "store")
+
+
+def scale_of(store: Store, **values: object) -> Scale:
+    return Scale(corpus=store.folder, data=Path("data"), out=Path("out"), **values)  # type: ignore[arg-type]
+
+
+def test_these_studies_are_shipped() -> None:
+    wanted = {"table5", "table6", "table8", "figure5", "mask-rate", "relatives", "input"}
+    assert wanted == SHIPPED
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_every_shipped_study_can_be_planned(name: str, store: Store) -> None:
+    study, scale = read_study(name), scale_of(store, seeds=2)
+    made = plan_pretraining(study, scale, open_store(store.folder))
+    assert len(made) == 2 * len(study.rows)
+    assert len({run.recipe.train.budget for run in made}) == 1
+    tunings = plan_tuning(study, scale, made)
+    asked = {(run.row, run.task) for run in tunings}
+    assert {row for row, _ in asked} == set(study.rows)
+    assert len({run.folder for run in tunings}) == len(tunings)
+    for run in made:
+        assert run.recipe.train.seed == run.recipe.data.loader.seed == run.seed
+
+
+def test_table5_shares_the_model_that_gets_an_lstm_on_top(store: Store) -> None:
+    study = read_study("table5")
+    made = {run.row: run for run in plan_pretraining(study, scale_of(store), store)}
+    assert made["left"].folder == made["left-bilstm"].folder
+    assert len({run.folder for run in made.values()}) == 3
+    layers = {
+        run.row: run.recipe.tune.bilstm_layers
+        for run in plan_tuning(study, scale_of(store), [*made.values()])
+    }
+    assert layers == {"full": 0, "no-nsp": 0, "left": 0, "left-bilstm": 1}
+
+
+def test_studies_share_the_runs_that_are_equal(store: Store) -> None:
+    folders = [
+        {run.folder for run in plan_pretraining(read_study(name), scale_of(store), store)}
+        for name in ("table5", "table8", "relatives", "input", "mask-rate")
+    ]
+    assert len(set.intersection(*folders)) == 1  # BERT itself
+
+
+def test_a_head_on_features_is_asked_only_what_it_can_answer(store: Store) -> None:
+    study = read_study("relatives")
+    made = plan_pretraining(study, scale_of(store), store)
+    tunings = plan_tuning(study, scale_of(store), made)
+    frozen = {run.task for run in tunings if run.is_frozen}
+    assert {run.row for run in tunings if run.is_frozen} == {"elmo"}
+    assert frozen == set(study.tasks) - {"SQuAD"}
+
+
+def test_size_budget_device_and_tasks_come_from_the_command_line(store: Store) -> None:
+    study = read_study("table5", ["pretrain.optim.peak=5e-4"])
+    scale = scale_of(store, size="2/64/2", budget="3 minutes", device="cpu", tasks=("MRPC",))
+    made = plan_pretraining(study, scale, store)
+    for run in made:
+        assert run.recipe.model is not None
+        assert (run.recipe.model.num_layers, run.recipe.model.hidden_size) == (2, 64)
+        assert run.recipe.train.budget == "3 minutes"
+        assert run.recipe.train.device == "cpu"
+        assert run.recipe.optim.peak == 5e-4
+    assert {run.task for run in plan_tuning(study, scale, made)} == {"MRPC"}
+    with pytest.raises(UserError, match="no task CoLA in the study; there are: SST-2"):
+        plan_tuning(study, replace(scale, tasks=("CoLA",)), made)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": {"full": {"pretrain": {"train": {"budget": "1M tokens"}}}}}, "a budget of its"),
+        ({"tasks": ["SST-2", "MRPC", "SQuAD", "Unheard"]}, "no task Unheard; there are: SST-2"),
+        ({"rows": {"full": {"paper": {"CoLA": 1.0}}}}, "paper has CoLA, which is no task here"),
+        ({"points": [0.0]}, "points are shares of the budget"),
+        ({"rowz": {}}, "no setting rowz"),
+    ],
+)
+def test_studies_that_contradict_themselves_are_refused(
+    change: dict[str, object], message: str
+) -> None:
+    path = Path(__file__).parents[1] / "src/bertie/studies/table5.toml"
+    with pytest.raises(UserError, match=message):
+        build(Study, merge(read_toml(path), change))
+
+
+def test_steps_are_no_equal_budget(store: Store) -> None:
+    with pytest.raises(UserError, match="equal budgets in tokens or minutes; found '10 steps'"):
+        plan_pretraining(read_study("table5"), scale_of(store, budget="10 steps"), store)
+
+
+def test_a_row_that_cannot_be_built_is_named(store: Store) -> None:
+    study = read_study("table5", ["rows.left.pretrain.model.attention=both"])
+    with pytest.raises(UserError, match=r"rows.left: the objective lm goes with"):
+        plan_pretraining(study, scale_of(store), store)
+
+
+def test_an_unknown_study_is_told_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match=r"no study table9: .* figure5, input, mask-rate"):
+        read_study("table9")
+
+
+def test_too_few_layers_for_a_head_are_told_at_once(store: Store) -> None:
+    study, scale = read_study("table8"), scale_of(store, size="2/64/2")
+    with pytest.raises(UserError, match="concat-last-4 reads more layers than the model has"):
+        plan_tuning(study, scale, plan_pretraining(study, scale, store))
