@@ -412,6 +412,7 @@ def test_room_and_time_are_limited_and_a_client_that_leaves_frees_its_place(
     """The model is kept busy by texts that it needs long for."""
     heavy = {"texts": ["the city of Paris " * 1000] * 20}
     sets = ["limits.waiting=20", "limits.texts=20", "limits.seconds=2", "batching.tokens=5000"]
+    sets += ["limits.characters=200000", "limits.body_bytes=9000000"]
     arguments = [word for one in sets for word in ("--set", one)]
     with serving(*named(models, ["names"]), *arguments) as server:
         held = hold(server, heavy, "/v1/names/tag")
@@ -426,7 +427,7 @@ def test_room_and_time_are_limited_and_a_client_that_leaves_frees_its_place(
         while server.metrics()["bertie_waiting_texts"]:
             time.sleep(0.01)
         assert server.post("/v1/names/tag", {"texts": "Paris"}).status == 200
-        late = server.post("/v1/names/tag", {"texts": ["the city of Paris " * 1100] * 20})
+        late = server.post("/v1/names/tag", {"texts": ["the city of Paris " * 5000] * 20})
         assert late.status == 504 and "within the limit of 2 s" in late.message
         assert server.post("/v1/names/tag", {"texts": "Paris"}).status == 200
         slow = hold(server, {}, "/v1/names/tag")

@@ -199,7 +199,7 @@ def tokenize(
 
     if bool(text) == (file is not None) or len(text or []) > 2:
         raise UserError("give one text, or two as a pair, or --file")
-    tokenizer = Tokenizer.load(find_model(vocab), lower_case=lower_case)
+    tokenizer = Tokenizer.load(find_model(vocab, option="--vocab"), lower_case=lower_case)
     inputs: Iterator[Sequence[str]] = (
         iter([text]) if text else ([line] for line in read_lines(file or Path("-")))
     )

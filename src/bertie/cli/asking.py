@@ -35,7 +35,8 @@ def take_model(words: Sequence[str], num_others: int, others: str) -> tuple[Path
     >>> take_model(["my_run/model", "lines.txt"], 1, "a file")
     (PosixPath('my_run/model'), ['lines.txt'])
     """
-    if len(words) not in (num_others, num_others + 1):
+    is_model_alone = len(words) == num_others > 1 and (Path(words[0]) / "config.json").is_file()
+    if len(words) not in (num_others, num_others + 1) or is_model_alone:
         raise UserError(
             f"give {others}, and before that a model directory if it is not the one that ships; "
             f"found {len(words)} words"

@@ -13,8 +13,8 @@ VARIABLE = "BERTIE_MODEL"  # a directory to take in its place
 FOLDER = Path(__file__).parent / "english"
 
 
-def find_model(directory: Path | str | None = None) -> Path:
-    """The model directory that is named; if none is, or `embedded`, the one that ships.
+def find_model(directory: Path | str | None = None, *, option: str = "") -> Path:
+    """The model directory that is named, perhaps by an option; else, or `embedded`, what ships.
 
     >>> find_model("my_run/model")
     PosixPath('my_run/model')
@@ -24,8 +24,9 @@ def find_model(directory: Path | str | None = None) -> Path:
     if chosen := os.environ.get(VARIABLE):
         return Path(chosen)
     if not has_embedded():
+        how = f" with {option}" if option else ""
         raise UserError(
-            "this bertie ships without its embedded model; name a model directory, or set "
+            f"this bertie ships without its embedded model; name a model directory{how}, or set "
             f"{VARIABLE} to one. `bertie quickstart` makes a small one, `bertie import` takes "
             "those of others"
         )
