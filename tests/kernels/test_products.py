@@ -4,13 +4,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertie.kernels.products import can_end, gelu_linear, library, times_gelu_slope
+from bertie.kernels.products import can_fuse_gelu, gelu_linear, library, times_gelu_slope
 from tests.kernels.closeness import check_close
 
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() or library() is None, reason="needs a GPU and cuBLASLt"
 )
-SHAPES = [(1, 64, 256), (17, 128, 512), (2053, 768, 3072)]
+SHAPES = [(1, 64, 256), (17, 128, 512), (33, 64, 248), (2053, 768, 3072)]
 
 
 @pytest.mark.parametrize("num_tokens, size, width", SHAPES)
@@ -23,7 +23,7 @@ def test_gelu_of_a_product_and_its_gradients(num_tokens, size, width):
 
     x, up, bias = draw(num_tokens, size), draw(width, size, scale=size**-0.5), draw(width)
     gradient, down = draw(num_tokens, size), draw(size, width, scale=size**-0.5)
-    assert can_end(x)
+    assert can_fuse_gelu(x, width)
     active, wide = gelu_linear(x, up, bias, is_saved=True)
     alone, _ = gelu_linear(x, up, bias, is_saved=False)
     d_wide = times_gelu_slope(gradient, down, wide)
@@ -36,5 +36,6 @@ def test_gelu_of_a_product_and_its_gradients(num_tokens, size, width):
 
 
 def test_other_rows_are_refused():
-    assert not can_end(torch.zeros(2, 64, dtype=torch.bfloat16))
-    assert not can_end(torch.zeros(2, 64, device="cuda"))
+    assert not can_fuse_gelu(torch.zeros(2, 64, dtype=torch.bfloat16), 256)
+    assert not can_fuse_gelu(torch.zeros(2, 64, device="cuda"), 256)
+    assert not can_fuse_gelu(torch.zeros(2, 64, device="cuda", dtype=torch.bfloat16), 250)

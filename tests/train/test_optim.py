@@ -55,6 +55,26 @@ def test_ten_steps_are_those_written_out_by_hand(name: str) -> None:
             torch.testing.assert_close(parameter.detach(), weight, rtol=1e-9, atol=1e-11)
 
 
+@pytest.mark.parametrize("name", ["bert", "adamw", "lamb"])
+def test_a_step_whose_norm_is_not_finite_is_none(name: str) -> None:
+    """The steps after it are those of an optimizer that never saw it."""
+    weights = []
+    for has_bad in (False, True):
+        model = make_model()
+        optimizer = BertOptimizer(model, OptimConfig(name=name))  # type: ignore[arg-type]
+        for step in range(4):
+            if has_bad and step == 2:
+                gradients(model, 99)
+                before = [p.detach().clone() for p in model.parameters()]
+                optimizer.step(1e-3, torch.tensor(torch.inf))
+                optimizer.forget_step()
+                assert all(map(torch.equal, before, model.parameters()))
+            gradients(model, step)
+            optimizer.step(1e-3, torch.tensor(1.0))
+        weights.append([p.detach().clone() for p in model.parameters()])
+    assert all(map(torch.equal, *weights))
+
+
 def test_biases_and_norms_do_not_decay() -> None:
     decayed, plain = parameter_groups(make_model(), 0.01)
     assert [tuple(p.shape) for p in decayed["params"]] == [(7, 5), (3, 7)]

@@ -451,7 +451,7 @@ def main() -> None:
         print(f"bertie: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     except SystemExit as end:
-        if end.code in (0, None) and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        if end.code in (0, None) and int(os.environ.get("WORLD_SIZE") or 1) > 1:
             leave()
         raise
 

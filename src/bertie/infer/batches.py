@@ -13,7 +13,7 @@ from bertie.model.heads import get_head
 from bertie.tasks.instances import Input, sums
 
 BATCH_TOKENS = 1_024  # what the model reads at once: what it makes of them stays in a CPU's cache
-GPU_BATCH_TOKENS = 65_536
+GPU_BATCH_TOKENS = 65_536  # of base, enough that a GPU works longer on them than Python
 CPU = torch.device("cpu")
 O = TypeVar("O")  # noqa: E741, what is computed of a sequence
 
@@ -71,10 +71,10 @@ def run_head(model: Bert, name: str, inputs: Sequence[Input]) -> list[np.ndarray
 
     def compute(batch: list[int]) -> list[np.ndarray]:
         packed = pack_inputs([inputs[number] for number in batch], device)
-        firsts = packed.bounds[:-1] if is_pooled else None  # (N,) the rows of [CLS]
-        rows = model.encode(*packed, kept=firsts)  # (N, D) or (T, D)
-        if is_pooled:
-            rows = model.pool(rows, torch.arange(len(rows) + 1, device=device))
+        pooled = model.pooled_rows(packed.bounds, len(packed.ids)) if is_pooled else None  # (N,)
+        rows = model.encode(*packed, kept=pooled)  # (N, D) or (T, D)
+        if model.pooler is not None and is_pooled:
+            rows = model.pooler(rows)
         logits = head(rows).float().cpu().numpy()  # (N, C) or (T, C)
         return list(logits) if is_pooled else np.split(logits, packed.bounds[1:-1].cpu().numpy())
 

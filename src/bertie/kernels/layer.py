@@ -17,7 +17,7 @@ from torch import Tensor
 from bertie.kernels.attention import attend_kernel_backward, attend_kernel_forward
 from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
 from bertie.kernels.norm import add_norm_backward, add_norm_forward
-from bertie.kernels.products import can_end, gelu_linear, times_gelu_slope
+from bertie.kernels.products import can_fuse_gelu, gelu_linear, times_gelu_slope
 from bertie.kernels.sums import add_rows
 
 
@@ -243,7 +243,7 @@ def widen(
     x: Tensor, weight: Tensor, bias: Tensor, *, is_tanh: bool, is_saved: bool
 ) -> tuple[Tensor, Tensor]:  # (T, D), (U, D), (U,) -> (T, U), (T, U)
     """gelu(x weight' + bias), and what gelu was taken of."""
-    if can_end(x):
+    if can_fuse_gelu(x, len(weight)):
         return gelu_linear(x, weight, bias.to(x.dtype), is_saved=is_saved)
     wide = x @ weight.T  # without the bias, which is added where this is read
     return bias_gelu_forward(wide, bias, is_tanh), wide
@@ -253,7 +253,7 @@ def narrow(
     gradient: Tensor, bias: Tensor, saved: Saved, *, is_tanh: bool
 ) -> tuple[Tensor, Tensor, Tensor]:  # (T, D) -> (T, U), (U, D), (U,)
     """The gradients of what gelu was taken of, and of its matrix and bias."""
-    if can_end(gradient):
+    if can_fuse_gelu(gradient, len(bias)):
         d_wide = times_gelu_slope(gradient, saved.down_weight, saved.wide)
         return d_wide, product(d_wide, saved.middle), add_rows(d_wide)
     d_active = gradient @ saved.down_weight

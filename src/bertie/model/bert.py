@@ -81,15 +81,14 @@ class Bert(nn.Module):
 
     def record(self) -> None:
         """From now on, training with small batches plays the encoder from CUDA graphs."""
-
-        def encode(
-            ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
-        ) -> Tensor:
-            kept = self._pooled_rows(bounds, len(ids)) if self.reads_pooled else None
-            return self.encode(ids, segments, positions, bounds, longest, kept=kept)
-
         parameters = [*self.embeddings.parameters(), *self.layers.parameters()]
-        self.graphs = Graphs(encode, parameters, self.config.max_positions)
+        self.graphs = Graphs(parameters, self.config.max_positions)
+
+    def _encode_read(
+        self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
+    ) -> Tensor:  # (T, D), or (N, D) where only these are read
+        kept = self.pooled_rows(bounds, len(ids)) if self.reads_pooled else None
+        return self.encode(ids, segments, positions, bounds, longest, kept=kept)
 
     @property
     def reads_pooled(self) -> bool:
@@ -155,7 +154,7 @@ class Bert(nn.Module):
     def pool(self, hidden: Tensor, bounds: Tensor) -> Tensor:  # (T, D), (N + 1,) -> (N, D)
         if self.pooler is None:
             raise UserError("this model has no pooler; build or open it with has_pooler=True")
-        pooled: Tensor = self.pooler(hidden[self._pooled_rows(bounds, len(hidden))])
+        pooled: Tensor = self.pooler(hidden[self.pooled_rows(bounds, len(hidden))])
         return pooled
 
     def output_layer(self, head: str = "masked_lm") -> tuple[Tensor, Tensor]:  # (V, E), (V,)
@@ -203,7 +202,7 @@ class Bert(nn.Module):
         num_tokens = len(flat.ids)
         parts = {}  # (R,) each
         if "pooled" in self.reads:
-            parts["pooled"] = self._pooled_rows(flat.bounds, num_tokens)
+            parts["pooled"] = self.pooled_rows(flat.bounds, num_tokens)
         if predicted is not None:
             # A tail that is ignored may point behind the last row.
             places = {"predicted": predicted, "behind": (predicted + 1).clamp(max=num_tokens - 1)}
@@ -219,14 +218,16 @@ class Bert(nn.Module):
             found["pooled"] = self.pooler(found["pooled"])
         return found
 
-    def _pooled_rows(self, bounds: Tensor, num_tokens: int) -> Tensor:  # (N + 1,) -> (N,)
+    def pooled_rows(self, bounds: Tensor, num_tokens: int) -> Tensor:  # (N + 1,) -> (N,)
+        """Which row of each sequence is pooled."""
         return pooled_rows(bounds, num_tokens, is_last=self.config.reads_last)
 
     def _play_or_encode(self, flat: Flat, longest: int, kept: Tensor | None) -> Tensor:
         """(T, D), or the (R, D) that are kept; played where it is recorded."""
         if self.graphs is not None and self.training and torch.is_grad_enabled():
+            self._check_length(longest)
             num_rows = len(flat.bounds) - 1 if self.reads_pooled else len(flat.ids)
-            rows = self.graphs.play(flat, longest, num_rows)
+            rows = self.graphs.play(self._encode_read, flat, longest, num_rows)
             if rows is not None:
                 return rows if kept is None or self.reads_pooled else rows[kept]
         return self.encode(*flat, longest, kept=kept)

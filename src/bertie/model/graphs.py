@@ -1,6 +1,6 @@
 """The encoder recorded once for each shape and played again: no Python between its kernels.
 
-A step of a few hundred tokens takes a GPU a millisecond or two, and Python twenty to ask for it:
+A step of a few hundred tokens takes a GPU a few milliseconds, and Python twenty to ask for it:
 fine-tuning waits for Python. CUDA graphs ask once. A graph has a fixed shape, so sequences in a row
 are filled up to one of a few shapes by others of [PAD], which no head reads and no loss counts.
 """
@@ -10,6 +10,7 @@ are filled up to one of a few shapes by others of [PAD], which no head reads and
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -71,8 +72,8 @@ class Encode(Protocol):
     ) -> Tensor: ...
 
 
-class Places(NamedTuple):
-    """What all graphs of an encoder share: they are played one after the other."""
+class Shared(NamedTuple):
+    """What all graphs of an encoder have in common: they are played one after the other."""
 
     pool: Any  # of memory for what is made on the way
     parameters: tuple[nn.Parameter, ...]
@@ -82,7 +83,7 @@ class Places(NamedTuple):
 class Recorded:
     """Forward and backward pass of one shape, as graphs with fixed places for what goes in."""
 
-    def __init__(self, encode: Encode, places: Places, flat: Flat, longest: int) -> None:
+    def __init__(self, encode: Encode, shared: Shared, flat: Flat, longest: int) -> None:
         self.flat = Flat(*(part.clone() for part in flat))
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
 
@@ -93,9 +94,13 @@ class Recorded:
                 return encode(*self.flat, longest=longest)
 
         def walk_back(rows: Tensor, gradient: Tensor) -> None:
-            found = torch.autograd.grad(rows, places.parameters, gradient, materialize_grads=True)
-            torch._foreach_copy_(list(places.found), list(found))
+            with torch.autocast("cuda", enabled=False):  # which would round the sums of biases
+                found = torch.autograd.grad(
+                    rows, shared.parameters, gradient, materialize_grads=True
+                )
+            torch._foreach_copy_(list(shared.found), list(found))
 
+        chance = torch.cuda.get_rng_state()
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):  # kernels are compiled, workspaces made
@@ -105,9 +110,12 @@ class Recorded:
                 walk_back(rows, self.gradient)
                 del rows  # or what is recorded would wait for this stream
         torch.cuda.current_stream().wait_stream(aside)
-        with torch.cuda.graph(self.forward, pool=places.pool):
+        torch.cuda.set_rng_state(chance)  # a step drops the same whether it records or not
+        # Other threads may use the GPU meanwhile: one of the loader's gets memory that is pinned.
+        recording = partial(torch.cuda.graph, pool=shared.pool, capture_error_mode="thread_local")
+        with recording(self.forward):
             rows = run()
-        with torch.cuda.graph(self.backward, pool=places.pool):
+        with recording(self.backward):
             walk_back(rows, self.gradient)
         self.rows = rows.detach()
 
@@ -137,27 +145,28 @@ class Play(torch.autograd.Function):
         recorded.gradient[num_rows:] = 0
         recorded.backward.replay()
         ctx.graphs.is_waiting = False
-        return None, None, None, None, *torch._foreach_mul(list(ctx.graphs.places.found), 1.0)
+        return None, None, None, None, *torch._foreach_mul(list(ctx.graphs.shared.found), 1.0)
 
 
 class Graphs:
     """The recorded shapes of one encoder in training, on one GPU."""
 
-    def __init__(
-        self, encode: Encode, parameters: Iterable[nn.Parameter], max_positions: int
-    ) -> None:
-        self.encode, self.max_positions = encode, max_positions
-        learned = tuple(p for p in parameters if p.requires_grad)
-        self.places = Places(
-            pool=torch.cuda.graph_pool_handle(),
-            parameters=learned,
-            found=tuple(torch.empty_like(p) for p in learned),
-        )
+    def __init__(self, parameters: Iterable[nn.Parameter], max_positions: int) -> None:
+        self.max_positions = max_positions
+        self.parameters = tuple(p for p in parameters if p.requires_grad)
         self.recorded: dict[Shape, Recorded] = {}
         self.times_seen: Counter[Shape] = Counter()
         self.is_waiting = False  # for the backward pass of what was played last
 
-    def play(self, flat: Flat, longest: int, num_rows: int) -> Tensor | None:  # (R, D)
+    @cached_property
+    def shared(self) -> Shared:
+        """Made when the first shape is recorded: most runs have none that is small enough."""
+        found = tuple(torch.empty_like(p) for p in self.parameters)
+        return Shared(torch.cuda.graph_pool_handle(), self.parameters, found)
+
+    def play(
+        self, encode: Encode, flat: Flat, longest: int, num_rows: int
+    ) -> Tensor | None:  # (R, D)
         """The first `num_rows` rows; none where this shape is not recorded, and not to be."""
         num_tokens = len(flat.ids)
         if num_tokens > MOST_TOKENS or self.is_waiting:
@@ -166,12 +175,12 @@ class Graphs:
         self.times_seen[shape] += 1
         if self.times_seen[shape] < TIMES_SEEN:
             return None
+        if shape not in self.recorded and len(self.recorded) == MOST_GRAPHS:
+            return None
         filled = fill(flat, shape)
         if shape not in self.recorded:
-            if len(self.recorded) == MOST_GRAPHS:
-                return None
-            self.recorded[shape] = Recorded(self.encode, self.places, filled, shape.longest)
+            self.recorded[shape] = Recorded(encode, self.shared, filled, shape.longest)
         rows: Tensor = Play.apply(  # type: ignore[no-untyped-call]
-            self, self.recorded[shape], filled, num_rows, *self.places.parameters
+            self, self.recorded[shape], filled, num_rows, *self.parameters
         )
         return rows

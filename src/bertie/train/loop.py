@@ -140,10 +140,13 @@ def can_record(model: Bert, config: TrainConfig, world: World) -> bool:
     """Whether the encoder can be played from CUDA graphs: one GPU, and our kernels in it."""
     is_plain = not config.compile and not config.recompute and config.sharding == "none"
     is_alone = world.device.type == "cuda" and world.size == 1
+    encoder = (*model.embeddings.parameters(), *model.layers.parameters())
+    learns = any(parameter.requires_grad for parameter in encoder)  # all may be held still
     return (
         config.graphs
         and is_plain
         and is_alone
+        and learns
         and config.precision in DTYPES
         and is_recordable(model.config)
         and model.config.head_size in kernels.HEAD_SIZES
@@ -155,6 +158,13 @@ def is_recordable(config: ModelConfig) -> bool:
     """Whether all layers run in our kernels, which an LSTM and attention to the left do not."""
     has_lstm = config.layer == "lstm" or config.bilstm_layers > 0
     return config.attention == "both" and not has_lstm
+
+
+def add_up(terms: Mapping[str, Term], sums: dict[str, Tensor]) -> None:
+    """Adds a micro-batch's losses and right answers to the sums of its step."""
+    for name, term in terms.items():
+        for kind, value in (("loss", term.total.detach()), ("accuracy", term.num_right)):
+            sums[f"{name}_{kind}"] = sums.get(f"{name}_{kind}", 0) + value
 
 
 class Trainer(Generic[M]):
@@ -269,7 +279,7 @@ class Trainer(Generic[M]):
         self.optimizer.zero_grad()
         signal_number, is_first = max(self.signals, default=0), self.world.is_first
         seconds = time.monotonic() - self.started_at if is_first else 0.0
-        # The one place where a step waits for the device.
+        # The one place where a step waits for the device (LAMB and shards do before, too).
         numbers = self.world.sum(
             [signal_number, seconds, whole_norm if is_first else 0.0, *sums.values()]
         )
@@ -308,9 +318,7 @@ class Trainer(Generic[M]):
                     terms = self.objective(self.spread, batch.to(device))
                 parts = [term.total / step.num_targets[name] for name, term in terms.items()]
                 (scale * torch.stack(parts).sum()).backward()
-            for name, term in terms.items():
-                for kind, value in (("loss", term.total.detach()), ("accuracy", term.num_right)):
-                    sums[f"{name}_{kind}"] = sums.get(f"{name}_{kind}", 0) + value
+            add_up(terms, sums)
             del terms, parts  # or the next micro-batch could not be recorded
         return sums
 

@@ -110,11 +110,11 @@ class BertOptimizer:
         for group in self.inner.param_groups:
             sizes = self.step_sizes(rate * group["share"], group["decay"])
             group["lr"], group["eps"], group["weight_decay"] = sizes
-        if norm is not None and not self.decides_on_device:
-            if not math.isfinite(float(norm)):
-                return
-        elif norm is not None:  # torch's fused AdamW looks itself: nobody waits for the device
-            self.inner.found_inf = (~norm.isfinite()).float()  # type: ignore[attr-defined]
+        if self.decides_on_device:  # torch's fused AdamW looks itself: nobody waits for the device
+            is_bad = None if norm is None else (~norm.isfinite()).float()
+            self.inner.found_inf = is_bad  # type: ignore[attr-defined]
+        elif norm is not None and not math.isfinite(float(norm)):
+            return
         self.inner.step()
 
     def forget_step(self) -> None:
