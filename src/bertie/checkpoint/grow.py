@@ -1,4 +1,4 @@
-"""A trained model with another vocabulary, more positions, other dropouts: where a warm start begins.
+"""A trained model with another vocabulary, more positions or dropouts: where a warm start begins.
 
 grown = open_grown(Path("bert-base"), Tokenizer.load(Path("my_vocab")), heads=("masked_lm",))
 grown.model, grown.num_kept, grown.num_composed, grown.num_random
