@@ -2,21 +2,26 @@
 
     python benchmarks/embedded.py --model MODEL --plain PLAIN --minilm MINILM --data DATA \\
         --corpus CORPUS --work WORK --out embedded.json --parallel 16
+    ... --size                                   # with files, wheel, time to open, memory
     ... --limit 32 --rates 1e-4 --seeds 2        # a try
 
 MODEL has its weights in eight bits, PLAIN is the same before that. Tasks: the rate of the four that
 is best on dev with one seed, then five seeds with it; the same for MiniLM and for random weights of
-the model's shape. Jobs that are in WORK already are not run again: what was stopped goes on. The
-result is written after each job.
+the model's shape. PLAIN has the rate and the seeds of MODEL, so that each seed is a pair.
+
+Jobs that are in WORK already are not run again: what was stopped goes on. A job is known by a hash
+of its model's files and by the limit; so is what `--out` holds from before, and what is of another
+model or limit is dropped. The result is written after each job.
 """
 
 import argparse
+import hashlib
 import json
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +30,7 @@ from typing import Any
 import torch
 
 import held_out
+import machine
 import scores
 from bertie.checkpoint.model_dir import read_config, save_model
 from bertie.metrics.intervals import mean, spread
@@ -45,12 +51,12 @@ METRICS = {  # of each set, those that the field reports
     "RTE": ("accuracy",),
 }
 GLUE = ("SST-2", "CoLA", "STS-B", "MRPC", "RTE")
-SETS = {  # by model; `plain` shows what eight bits cost
+SETS = {  # by model
     "ours": tuple(METRICS),
     "minilm": tuple(METRICS),
     "random": GLUE,
-    "plain": ("SST-2",),
 }
+PAIRED = ("SST-2",)  # learned by `plain` too: what eight bits cost
 WANTED = {  # dev, except the last two groups, which are held-out text
     "SST-2": {"accuracy": 0.90},
     "MRPC": {"accuracy": 0.80, "f1": 0.865},
@@ -71,7 +77,8 @@ opened_s = time.perf_counter() - started_at
 engine.fill("Paris is the [MASK] of France.")
 filled_s = time.perf_counter() - started_at
 after_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(opened_s, filled_s, (after_kb - before_kb) / 1e3, after_kb / 1e3)
+memory_mb = (after_kb - before_kb) / 1e3, after_kb / 1e3
+print(opened_s, filled_s, *memory_mb, torch.get_num_threads())
 """
 
 
@@ -80,28 +87,31 @@ class Trial:
     """A set learned by a model at a rate."""
 
     model: str
+    weights: str  # hash of its files
     set: str
     peak: float
 
     def job(self, seed: int) -> Job:
         (run,) = (run for run in scores.RUNS if run.name == self.set)
-        name = f"{self.set}-{self.model}-{self.peak:g}"
-        return Job(
-            run=replace(run, name=name, model=self.model, peak=self.peak), side="bertie", seed=seed
-        )
+        model = f"{self.model}-{self.weights}"
+        name = f"{self.set}-{model}-{self.peak:g}"
+        named = replace(run, name=name, model=model, peak=self.peak)
+        return Job(run=named, side="bertie", seed=seed)
 
 
 # --- the tasks ---
 
 
-def list_trials(models: Sequence[str], sets: Sequence[str], rates: Sequence[float]) -> list[Trial]:
-    """The longest sets first, so that all end at about the same time."""
+def list_trials(
+    models: Mapping[str, str], sets: Sequence[str], rates: Sequence[float]
+) -> list[Trial]:
+    """Of all models but `plain`; the longest sets first, so that all end at about the same time."""
     return [
-        Trial(model=model, set=name, peak=peak)
+        Trial(model=model, weights=models[model], set=name, peak=peak)
         for name in METRICS
-        for model in models
+        for model in SETS
         for peak in rates
-        if name in SETS[model] and name in sets
+        if model in models and name in SETS[model] and name in sets
     ]
 
 
@@ -137,27 +147,64 @@ def choose(trials: Sequence[Trial], place: Place) -> list[Trial]:
     return list(best.values())
 
 
+def pair_up(chosen: Sequence[Trial], plain: str | None) -> list[Trial]:
+    """The trials of `plain`: the rate that was chosen for the same weights in eight bits."""
+    return [
+        replace(trial, model="plain", weights=plain)
+        for trial in chosen
+        if plain is not None and trial.model == "ours" and trial.set in PAIRED
+    ]
+
+
 def summarise(
-    trials: Sequence[Trial], place: Place, num_seeds: int
+    trials: Sequence[Trial], plain: str | None, place: Place, num_seeds: int
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Set -> model -> rate, mean and spread of each metric on dev and test, over the seeds."""
     table: dict[str, dict[str, dict[str, Any]]] = {}
-    for trial in choose(trials, place):
-        outcomes = [scores.read_outcome(trial.job(seed), place) for seed in range(num_seeds)]
-        ended = [one for one in outcomes if "error" not in one]
+    chosen = choose(trials, place)
+    for trial in (*chosen, *pair_up(chosen, plain)):
+        outcomes = read_ended(trial, place, num_seeds)
+        if not outcomes:  # it says nothing against what another machine found
+            continue
         row: dict[str, Any] = {
             "peak": trial.peak,
-            "num_seeds": len(ended),
+            "num_seeds": len(outcomes),
             "by_rate": {f"{t.peak:g}": score_of(t, place) for t in trials if is_alike(t, trial)},
-            "seconds": sum(one["seconds"] for one in ended),
+            "seconds": sum(one["seconds"] for one in outcomes.values()),
         }
         for part, key in (("dev", "scores"), ("test", "test")):
             for metric in METRICS[trial.set]:
-                values = [one[key][metric] for one in ended if metric in one.get(key, {})]
+                ended = [one.get(key, {}) for one in outcomes.values()]
+                values = [one[metric] for one in ended if metric in one]
                 if values:
                     row.setdefault(part, {})[metric] = describe(values)
+        if trial.model == "plain":
+            ours = next(t for t in chosen if (t.set, t.model) == (trial.set, "ours"))
+            row |= subtract(trial.set, read_ended(ours, place, num_seeds), outcomes)
         table.setdefault(trial.set, {})[trial.model] = row
     return table
+
+
+def read_ended(trial: Trial, place: Place, num_seeds: int) -> dict[int, dict[str, Any]]:
+    """By seed; those that failed or were not run are left out."""
+    outcomes = {seed: scores.read_outcome(trial.job(seed), place) for seed in range(num_seeds)}
+    return {seed: one for seed, one in outcomes.items() if "error" not in one}
+
+
+def subtract(
+    name: str, ours: Mapping[int, dict[str, Any]], plain: Mapping[int, dict[str, Any]]
+) -> dict[str, Any]:
+    """What eight bits change: the difference of each seed that both have."""
+    seeds = sorted(ours.keys() & plain.keys())
+    return {
+        "ours_minus_plain": {
+            metric: describe(
+                [ours[n]["scores"][metric] - plain[n]["scores"][metric] for n in seeds]
+            )
+            for metric in METRICS[name]
+            if seeds
+        }
+    }
 
 
 def is_alike(one: Trial, other: Trial) -> bool:
@@ -168,17 +215,72 @@ def describe(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": mean(values), "spread": spread(values), "scores": list(values)}
 
 
-def put_models(options: argparse.Namespace, folder: Path) -> None:
-    """All models by their names in one folder; random weights are made here."""
+# --- models ---
+
+
+def hash_model(directory: Path, *patterns: str) -> str:
+    """Twelve digits that change with its weights, settings or vocabulary."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in patterns for path in directory.glob(pattern)):
+        digest.update(path.name.encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:12]
+
+
+def hash_models(given: Mapping[str, Path]) -> dict[str, str]:
+    """Of each model by name; random weights are known by what they are made of."""
+    shape = ("config.json", "vocab.txt", "tokenizer*.json")
+    found = {
+        name: hash_model(path, *shape, "*.safetensors", "*.bin") for name, path in given.items()
+    }
+    return found | {"random": hash_model(given["ours"], *shape)}
+
+
+def put_models(given: Mapping[str, Path], hashes: Mapping[str, str], folder: Path) -> None:
+    """All models in one folder, by their names and hashes; random weights are made here."""
     folder.mkdir(parents=True, exist_ok=True)
-    given = {"ours": options.model, "plain": options.plain, "minilm": options.minilm}
     for name, path in given.items():
-        if path is not None and not (folder / name).exists():
-            (folder / name).symlink_to(path.absolute())
-    if not (folder / "random").exists():
+        link = folder / f"{name}-{hashes[name]}"
+        link.unlink(missing_ok=True)  # the model may have moved
+        link.symlink_to(path.absolute())
+    made = folder / f"random-{hashes['random']}"
+    if not made.exists():
         generator = torch.Generator().manual_seed(0)
-        model = Bert(read_config(options.model), (), generator=generator)
-        save_model(model, folder / "random", tokenizer_from=options.model)
+        model = Bert(read_config(given["ours"]), (), generator=generator)
+        save_model(model, made, tokenizer_from=given["ours"])
+
+
+def keep_valid(result: Mapping[str, Any], hashes: Mapping[str, str], limit: int) -> dict[str, Any]:
+    """Of what was found before, all that is of the same models and limit."""
+    before = result.get("models", {})
+    if result.get("limit") != limit:
+        return {}
+
+    def is_kept(model: str) -> bool:
+        if model in hashes:
+            return bool(before.get(model) == hashes[model])
+        # MiniLM is what it is; `plain` belongs to the model that ships
+        return model == "minilm" or before.get("ours") == hashes["ours"]
+
+    kept: dict[str, Any] = {"models": {m: one for m, one in before.items() if is_kept(m)}}
+    text = {m: one for m, one in result.get("held_out", {}).items() if is_kept(m)}
+    tasks = {
+        name: {m: one for m, one in by_model.items() if is_kept(m)}
+        for name, by_model in result.get("tasks", {}).items()
+    }
+    kept |= {"held_out": text, "tasks": {name: one for name, one in tasks.items() if one}}
+    if is_kept("ours"):
+        kept["size"] = result.get("size", {})
+    return kept | {name: result[name] for name in ("devices", "minutes") if name in result}
+
+
+def merge(result: dict[str, Any], found: Mapping[str, Any]) -> None:
+    """Sets and models may come one by one."""
+    for name, part in found.items():
+        old = result.get(name, {})
+        is_by_set = name == "tasks"
+        new = {key: old.get(key, {}) | one for key, one in part.items()} if is_by_set else part
+        result[name] = old | new
 
 
 # --- size and time ---
@@ -193,14 +295,16 @@ def measure_size(model: Path) -> dict[str, Any]:
         for _ in range(3)
     ]
     best = min((tuple(map(float, words)) for words in said), key=lambda figures: figures[0])
+    wheel_bytes = build_wheel()
     return {
         "model_bytes": sum(path.stat().st_size for path in model.rglob("*") if path.is_file()),
-        "wheel_bytes": build_wheel(),
+        **({} if wheel_bytes is None else {"wheel_bytes": wheel_bytes}),
         "open_s": best[0],
         "first_answer_s": best[1],
         "model_memory_mb": best[2],
         "process_memory_mb": best[3],
-        "threads": torch.get_num_threads(),
+        "threads": round(best[4]),
+        "processor": machine.describe()["processor"],
     }
 
 
@@ -257,17 +361,21 @@ def evaluate_text(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def evaluate_tasks(
-    options: argparse.Namespace, place: Place, report: Callable[[dict[str, Any]], None]
+    options: argparse.Namespace,
+    hashes: Mapping[str, str],
+    place: Place,
+    report: Callable[[dict[str, Any]], None],
 ) -> None:
-    models = [name for name in SETS if (place.models / name).exists()]
-    trials = list_trials(models, options.sets, options.rates)
+    trials, plain = list_trials(hashes, options.sets, options.rates), hashes.get("plain")
 
     def tell() -> None:
-        report({"tasks": summarise(trials, place, options.seeds)})
+        report({"tasks": summarise(trials, plain, place, options.seeds)})
 
     first = [trial.job(0) for trial in trials]
     run_missing(first, place, options.parallel, options.job_seconds, tell)
-    rest = [t.job(seed) for t in choose(trials, place) for seed in range(1, options.seeds)]
+    chosen = choose(trials, place)
+    paired = pair_up(chosen, plain)
+    rest = [t.job(seed) for t in (*chosen, *paired) for seed in range(options.seeds)]
     run_missing(rest, place, options.parallel, options.job_seconds, tell)
     tell()
 
@@ -289,41 +397,56 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--parallel", type=int, default=1, help="jobs at a time")
     parser.add_argument("--job-seconds", type=float, default=900, help="that a job may take")
     parser.add_argument("--threads", type=int, default=1, help="of a job")
+    parser.add_argument("--size", action="store_true", help="measure files, opening, memory")
     return parser.parse_args()
+
+
+def find_place(options: argparse.Namespace) -> Place:
+    """Jobs of a try are kept apart from whole ones."""
+    work = options.work.absolute()
+    return Place(
+        data=(options.data or Path()).absolute(),
+        models=work / "models",
+        work=work / (f"jobs-{options.limit}" if options.limit else "jobs"),
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        limit=options.limit,
+        threads=options.threads,
+    )
 
 
 def main() -> None:
     options, started_at = parse(), time.monotonic()
+    named = {"ours": options.model, "plain": options.plain, "minilm": options.minilm}
+    given = {name: path for name, path in named.items() if path is not None}
+    hashes, place = hash_models(given), find_place(options)
+    place.work.mkdir(parents=True, exist_ok=True)
+    put_models(given, hashes, place.models)
     result: dict[str, Any] = {}
     if options.out.is_file():  # parts that were measured before, on this machine or another
-        result = json.loads(options.out.read_text(encoding="utf-8"))["result"]
-    on_gpu = torch.cuda.is_available()
-    place = Place(
-        data=(options.data or Path()).absolute(),
-        models=options.work.absolute() / "models",
-        work=options.work.absolute() / "jobs",
-        device="cuda" if on_gpu else "cpu",
-        limit=options.limit,
-        threads=options.threads,
-    )
-    place.work.mkdir(parents=True, exist_ok=True)
-    put_models(options, place.models)
+        whole = json.loads(options.out.read_text(encoding="utf-8"))
+        result = keep_valid(whole["result"], hashes, options.limit)
+        if result.get("models") != whole["result"].get("models"):
+            print(f"{options.out}: what is of other weights, or of another limit, is dropped")
+    minutes_before = result.get("minutes", 0.0)
 
     def report(found: dict[str, Any]) -> None:
-        for name, part in found.items():  # sets may come one by one
-            result[name] = result.get(name, {}) | part
+        device = torch.cuda.get_device_name() if place.device == "cuda" else "cpu"
+        devices = {name: device for name in found if name != "size"}  # opened on a CPU
+        merge(result, found | {"models": hashes, "devices": devices})
+        result["limit"] = options.limit
         result["wanted"] = compare(result)
         result["protocol"] = held_out.describe_protocol() | {"rates": options.rates}
-        result["device"] = torch.cuda.get_device_name() if on_gpu else "cpu"
-        result["minutes"] = round((time.monotonic() - started_at) / 60, 2)
+        result["minutes"] = round(minutes_before + (time.monotonic() - started_at) / 60, 2)
         scores.write_result(options.out, result)
 
-    report({"size": measure_size(options.model)})
+    report({})
+    if options.size:
+        report({"size": measure_size(options.model)})
     if options.corpus is not None:
         report({"held_out": evaluate_text(options)})
     if options.data is not None:
         split_titles(place.data / scores.SPLIT[SQUAD], place.work / "splits" / SQUAD)
-        evaluate_tasks(options, place, report)
+        evaluate_tasks(options, hashes, place, report)
     for name, found in result["wanted"].items():
         word = "reached" if found["is_reached"] else "MISSED"
         print(f"{name}: {found['found']:.4f}, wanted {found['wanted']}: {word}")

@@ -1,6 +1,7 @@
 """The card of the model that ships: a text with gaps, filled with what runs and benchmarks wrote.
 
     python benchmarks/model_card.py --run RUN --store STORE --scores embedded.json --out FOLDER
+    ... --run FIRST SECOND        # SECOND went on from FIRST: what they cost is summed
 
 RUN has run.json and metrics.jsonl, STORE manifest.json; FOLDER/README.md is written. A figure that
 was not measured is a dash.
@@ -8,14 +9,19 @@ was not measured is a dash.
 
 import argparse
 import json
-import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from bertie.config import read_recipe
 from bertie.model.config import ModelConfig, count_parameters
+from bertie.pretrain import HARMLESS, PretrainRecipe
+from bertie.train.record import flatten, is_one_of
 
+RECIPE = "embedded-en"
+NO_SETTINGS = {"start", "store_digest", "model.vocab_size"}  # said elsewhere
 TEXT = Path(__file__).with_suffix(".md")
 NUM_POINTS = 10  # of the curve
 NONE = "–"
@@ -44,33 +50,85 @@ def row(*cells: str) -> str:
 # --- the run ---
 
 
-def describe_run(run: Path, store: Path) -> dict[str, str]:
-    record, manifest = read(run / "run.json"), read(store / "manifest.json")
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text("utf-8").splitlines()]
-    last = [line for line in lines if "progress" in line][-1]
-    settings = record["settings"]["model"]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """What the folder of a run says."""
+
+    record: dict[str, Any]
+    lines: list[dict[str, Any]]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        return [line for line in self.lines if "progress" in line][-1]
+
+
+def read_run(folder: Path) -> Run:
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return Run(record=read(folder / "run.json"), lines=[json.loads(line) for line in lines])
+
+
+def describe_runs(folders: Sequence[Path], store: Path) -> dict[str, str]:
+    runs, manifest = [read_run(folder) for folder in folders], read(store / "manifest.json")
+    for folder, run in list(zip(folders, runs, strict=True))[1:]:
+        if not run.record["settings"].get("start"):
+            raise SystemExit(f"{folder} began with random weights: it is no part of the model")
+    settings = runs[-1].record["settings"]["model"]
     config = ModelConfig(**settings)
-    characters = manifest["statistics"]["characters"]
+    total = {name: sum(run.last[name] for run in runs) for name in ("step", "tokens", "seconds")}
     return {
         **{name: f"{settings[name]:,}" for name in ("num_layers", "num_heads", "vocab_size")},
         "hidden_size": str(config.hidden_size),
         "max_positions": str(config.max_positions),
         "num_parameters": f"{count_parameters(config, ('masked_lm', 'next_sentence')):,}",
-        "num_characters": f"{characters:,}",
+        "num_characters": f"{manifest['statistics']['characters']:,}",
         "num_tokens": f"{manifest['num_tokens']:,}",
         "num_documents": f"{manifest['num_documents']:,}",
         "num_held_out": f"{manifest['statistics']['documents_held_out']:,}",
-        "command": shlex.join(["bertie", *record["command"][1:]]),
-        "started": record["started"],
-        "precision": record["settings"]["train"]["precision"],
-        "device": str(record.get("gpu") or record.get("machine") or "a CPU"),
-        "steps": f"{last['step']:,}",
-        "tokens": f"{last['tokens']:,}",
-        "passes": f"{last['tokens'] / manifest['num_tokens']:.1f}",
-        "minutes": f"{last['seconds'] / 60:.1f}",
-        "tokens_per_s": f"{last['tokens'] / last['seconds']:,.0f}",
-        "curve": "\n".join(draw_curve(lines)),
+        "runs": "\n".join(describe_run(run) for run in runs),
+        "steps": f"{total['step']:,}",
+        "tokens": f"{total['tokens']:,}",
+        "passes": f"{total['tokens'] / manifest['num_tokens']:.1f}",
+        "minutes": f"{total['seconds'] / 60:.1f}",
+        "tokens_per_s": f"{total['tokens'] / total['seconds']:,.0f}",
+        "curve": "\n".join(draw_curve(join_lines(runs))),
     }
+
+
+def describe_run(run: Run) -> str:
+    record, last = run.record, run.last
+    start = record["settings"].get("start")
+    changes = ", ".join(f"`{one}`" for one in list_changes(record["settings"]))
+    device = record.get("gpu") or record.get("machine") or "a CPU"
+    return (
+        f"- {'on from the run before, or what it was stored as: ' if start else ''}"
+        f"recipe `{RECIPE}`, {f'with {changes}' if changes else 'as it is'}; "
+        f"started {record['started']} on {device}; {last['step']:,} steps, {last['tokens']:,} "
+        f"tokens, {last['seconds'] / 60:.1f} minutes; products in "
+        f"{record['settings']['train']['precision']}, weights in fp32"
+    )
+
+
+def list_changes(settings: Mapping[str, Any]) -> list[str]:
+    """Settings that are not the recipe's, of those that change what is learned."""
+    recipe, used = flatten(asdict(read_recipe(PretrainRecipe, RECIPE))), flatten(settings)
+    return [
+        f"{name} = {used.get(name, 'none')}"
+        for name in sorted(recipe.keys() | used.keys())
+        if not is_one_of(name, HARMLESS | NO_SETTINGS) and recipe.get(name) != used.get(name)
+    ]
+
+
+def join_lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Lines of all runs, counted on from one to the next."""
+    counted = {"step": 0, "tokens": 0, "seconds": 0.0}
+    joined = []
+    for run in runs:
+        joined += [
+            line | {name: line[name] + before for name, before in counted.items()}
+            for line in run.lines
+        ]
+        counted = {name: before + run.last[name] for name, before in counted.items()}
+    return joined
 
 
 def draw_curve(lines: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -123,8 +181,9 @@ def describe_scores(scores: Mapping[str, Any]) -> dict[str, str]:
         },
         **{
             name: f"{size[name]:.0f}" if name in size else NONE
-            for name in ("model_memory_mb", "process_memory_mb")
+            for name in ("model_memory_mb", "process_memory_mb", "threads")
         },
+        "processor": str(size.get("processor", NONE)),
     }
 
 
@@ -173,24 +232,33 @@ def list_wanted(wanted: Mapping[str, Any]) -> list[str]:
 def list_storage(scores: Mapping[str, Any]) -> list[str]:
     text, rows = scores.get("held_out", {}), []
     for group in text.get("plain", {}):
-        both = (text[model][group]["mlm_loss"] for model in ("plain", "ours"))
-        rows.append(row(f"MLM loss, {GROUPS[group]}", *(f"{loss:.4f}" for loss in both)))
+        plain, ours = (text[model][group]["mlm_loss"] for model in ("plain", "ours"))
+        losses = f"{plain:.4f}", f"{ours:.4f}", f"{ours - plain:+.4f}"
+        rows.append(row(f"MLM loss, {GROUPS[group]}", *losses))
     for name, by_model in scores.get("tasks", {}).items():
         if "plain" in by_model:
             metrics = list(by_model["plain"].get("dev", {}))
             cells = (show_scores(by_model[model], "dev", metrics) for model in ("plain", "ours"))
-            rows.append(row(f"{name}, dev", *cells))
+            changes = by_model["plain"].get("ours_minus_plain", {})
+            shown = [
+                f"{100 * changes[metric]['mean']:+.2f} ± {100 * changes[metric]['spread']:.2f}"
+                for metric in metrics
+                if metric in changes
+            ]
+            rows.append(row(f"{name}, dev", *cells, " / ".join(shown) or NONE))
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--run", type=Path, required=True, help="folder of the pre-training")
+    parser.add_argument(
+        "--run", type=Path, nargs="+", required=True, help="pre-training; those that went on, too"
+    )
     parser.add_argument("--store", type=Path, required=True, help="its manifest.json is enough")
     parser.add_argument("--scores", type=Path, required=True, help="what embedded.py wrote")
     parser.add_argument("--out", type=Path, required=True, help="the model's directory")
     options = parser.parse_args()
-    values = describe_run(options.run, options.store)
+    values = describe_runs(options.run, options.store)
     values |= describe_scores(read(options.scores)["result"])
     card = Template(TEXT.read_text(encoding="utf-8")).substitute(values)
     (options.out / "README.md").write_text(card, encoding="utf-8")

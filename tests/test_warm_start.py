@@ -11,7 +11,7 @@ from bertie.checkpoint.model_dir import open_model
 from bertie.config import read_recipe
 from bertie.data.store import Store, StoreWriter, open_store
 from bertie.errors import UserError
-from bertie.pretrain import PretrainRecipe, pretrain
+from bertie.pretrain import PretrainRecipe, make_model, pretrain
 from bertie.text.tokenizer import Tokenizer
 from tests.data.stores import PIECES, TOKENIZER, awkward, write_store
 
@@ -25,6 +25,7 @@ TINY = (
     "train.device=cpu",
 )
 SHAPE = ("num_layers=1", "hidden_size=12", "num_heads=3", "max_positions=30")
+DROPOUTS = ("model.dropout=0.3", "model.attention_dropout=0.0", "model.classifier_dropout=0.2")
 ALONE = ("objective=mlm", "data.instances.kind=full")
 
 
@@ -113,7 +114,15 @@ def test_a_pooler_that_is_not_trained_stays_as_it_was(
     torch.testing.assert_close(after.pooler.dense.weight, before.pooler.dense.weight)
 
 
-@pytest.mark.parametrize("sets", [(), ALONE, ("grow=true", "data.instances.max_length=50")])
+@pytest.mark.parametrize(
+    "sets",
+    [
+        (),
+        ALONE,
+        ("grow=true", "data.instances.max_length=50"),
+        (*(f"model.{size}" for size in SHAPE), *DROPOUTS),
+    ],
+)
 def test_a_started_run_that_was_stopped_is_one_that_was_not(
     store: Store, start: Path, tmp_path: Path, sets: tuple[str, ...]
 ) -> None:
@@ -138,3 +147,19 @@ def test_a_shape_in_the_recipe_must_be_that_of_the_start(
     assert run(store, tmp_path / "again", *same, start=start).is_dir()
     with pytest.raises(UserError, match=r"has hidden_size = 12, the recipe's \[model\] says 24"):
         run(store, tmp_path / "wider", *same, "model.hidden_size=24", start=start)
+
+
+@pytest.mark.parametrize("grow", ["false", "true"])
+def test_dropouts_of_the_recipe_are_those_of_the_started_model(
+    store: Store, start: Path, grow: str
+) -> None:
+    sets = [f"model.{size}" for size in SHAPE]
+    sets += [f"start={start}", f"grow={grow}"]
+    recipe = read_recipe(PretrainRecipe, None, [*TINY, *sets, *DROPOUTS])
+    model, _ = make_model(recipe, store, None)
+    config = model.config
+    assert (config.dropout, config.attention_dropout, config.classifier_dropout) == (0.3, 0.0, 0.2)
+    (layer,) = model.layers
+    assert (layer.dropout, layer.attention.dropout) == (0.3, 0.0)
+    for name, weight in open_model(start).model.state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight), name

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from bertie.checkpoint.grow import open_grown
+from bertie.checkpoint.grow import open_grown, with_dropouts
 from bertie.checkpoint.model_dir import copy_model, open_model, read_config, save_weights
 from bertie.checkpoint.state import (
     Checkpoint,
@@ -268,13 +268,15 @@ def make_model(
     if checkpoint is not None:
         model, notes = open_model(checkpoint.model, heads=recipe.heads).model, []
         notes.append(f"goes on from {checkpoint.folder}")
-        if recipe.model is not None:  # dropout of the classifier and the like are not in the file
+        if recipe.model is not None and recipe.start is None:  # some of it is not in the file
             model.config = replace(recipe.model, vocab_size=store.manifest.vocab_size)
     elif recipe.start is not None:
         model, notes = start_from(find_model(recipe.start), recipe, store, generator)
     else:
         config = replace(recipe.model or ModelConfig(), vocab_size=store.manifest.vocab_size)
         return Bert(config, recipe.heads, generator=generator), []
+    if recipe.model is not None and recipe.start is not None:
+        model = with_dropouts(model, recipe.model)
     if recipe.pair is None and model.pooler is not None:
         model.pooler.requires_grad_(False)  # kept for tasks; nothing here trains it
     for parameter in model.parameters():  # mapped from the file, which stays as it is

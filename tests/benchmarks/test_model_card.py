@@ -2,13 +2,16 @@
 
 import importlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from bertie.config import read_recipe
 from bertie.data.store import Store
+from bertie.pretrain import PretrainRecipe
 from tests.train.runs import recipe, run, write_text_store
 
 
@@ -26,6 +29,7 @@ def scored(mean: float) -> dict[str, Any]:
     }
 
 
+PLAIN = scored(0.902) | {"ours_minus_plain": {"accuracy": {"mean": -0.0008, "spread": 0.0012}}}
 RESULT = {
     "protocol": {"rates": [2e-05, 1e-04]},
     "held_out": {
@@ -33,25 +37,30 @@ RESULT = {
         for model, loss in (("ours", 2.5432), ("plain", 2.5401))
     },
     "tasks": {
-        "SST-2": {"ours": scored(0.9012), "plain": scored(0.902), "minilm": scored(0.9)},
+        "SST-2": {"ours": scored(0.9012), "plain": PLAIN, "minilm": scored(0.9)},
         "RTE": {"ours": scored(0.63)},
     },
     "wanted": {"RTE accuracy": {"wanted": 0.64, "found": 0.63, "is_reached": False}},
-    "size": {"model_bytes": 38_900_000, "wheel_bytes": None, "open_s": 0.41},
+    "size": {"model_bytes": 38_900_000, "open_s": 0.41, "threads": 2},
 }
 
 
-def write(model_card: ModuleType, folder: Path, result: dict[str, Any]) -> str:
+def write(
+    model_card: ModuleType, folder: Path, result: dict[str, Any], runs: tuple[str, ...] = ("run",)
+) -> str:
     store: Store = write_text_store(folder / "store")
     path = folder / "store" / "manifest.json"  # written by hand, without what `prepare` counts
     manifest = json.loads(path.read_text("utf-8"))
     manifest["statistics"] = {"characters": 1234, "documents_held_out": 8}
-    run(store, folder / "run", recipe("train.budget=4 steps"))
+    first = run(store, folder / "run", recipe("train.budget=4 steps"))
+    again = recipe("train.budget=3 steps", "train.seed=1", f"start={first.model}")
+    run(store, folder / "more", again)
     path.write_text(json.dumps(manifest), encoding="utf-8")
     (folder / "scores.json").write_text(json.dumps({"result": result}), encoding="utf-8")
-    words = {"run": "run", "store": "store", "scores": "scores.json", "out": "."}
+    words = {"store": "store", "scores": "scores.json", "out": "."}
     with pytest.MonkeyPatch.context() as patch:
         given = [word for k, v in words.items() for word in (f"--{k}", str(folder / v))]
+        given += ["--run", *(str(folder / name) for name in runs)]
         patch.setattr("sys.argv", ["model_card.py", *given])
         model_card.main()
     return (folder / "README.md").read_text(encoding="utf-8")
@@ -64,13 +73,44 @@ def test_every_gap_is_filled(model_card: ModuleType, tmp_path: Path) -> None:
         "| SST-2, accuracy | 90.1 ± 0.4 (5e-05) | 90.0 ± 0.4 (5e-05) |",
         "| RTE, accuracy | 63.0 ± 0.4 (5e-05) | – |",
         "| RTE accuracy | 64.0 | 63.0 | not reached |",
-        "| MLM loss, Wikipedia | 2.5401 | 2.5432 |",
+        "| MLM loss, Wikipedia | 2.5401 | 2.5432 | +0.0031 |",
+        "| SST-2, dev | 90.2 ± 0.4 (5e-05) | 90.1 ± 0.4 (5e-05) | -0.08 ± 0.12 |",
         "| Wikipedia (315) | 2.543 | – | – | 96.1 |",
     ):
         assert line in card.splitlines()
     assert "On disk 38.9 MB, in the wheel – MB; opened in 0.41 s" in card
+    assert "with 2 threads on a CPU (–)" in card
 
 
 def test_what_was_not_measured_is_a_dash(model_card: ModuleType, tmp_path: Path) -> None:
     card = write(model_card, tmp_path, {})
     assert "On disk – MB" in card and "$" not in card
+
+
+def test_it_says_what_was_changed_of_the_recipe(model_card: ModuleType, tmp_path: Path) -> None:
+    card = write(model_card, tmp_path, {})
+    (line,) = (
+        line for line in card.splitlines() if line.startswith("- recipe `embedded-en`, with")
+    )
+    assert "`train.budget = 4 steps`" in line and "`model.hidden_size = 12`" in line
+    assert "log_every" not in line and "pytest" not in card
+    assert model_card.list_changes(as_shipped()) == []
+
+
+def as_shipped() -> dict[str, Any]:
+    settings = asdict(read_recipe(PretrainRecipe, "embedded-en"))
+    return settings | {"store": "somewhere", "out": "there", "store_digest": "abc"}
+
+
+def test_runs_that_went_on_are_summed(model_card: ModuleType, tmp_path: Path) -> None:
+    card = write(model_card, tmp_path, {}, ("run", "more"))
+    runs = [model_card.read_run(tmp_path / name) for name in ("run", "more")]
+    tokens = sum(one.last["tokens"] for one in runs)
+    assert f"In all 7 steps, {tokens:,} tokens" in card
+    assert sum(line.startswith("- on from the run before") for line in card.splitlines()) == 1
+    lines = model_card.join_lines(runs)
+    steps = [line["step"] for line in lines if "progress" in line]
+    assert steps == [1, 2, 3, 4, 5, 6, 7]
+    assert lines[-1]["tokens"] == tokens
+    with pytest.raises(SystemExit, match="began with random weights"):
+        write(model_card, tmp_path / "wrong", {}, ("more", "run"))

@@ -1,4 +1,4 @@
-"""A trained model with another vocabulary or more positions: where a warm start begins.
+"""A trained model with another vocabulary, more positions or dropouts: where a warm start begins.
 
 grown = open_grown(Path("bert-base"), Tokenizer.load(Path("my_vocab")), heads=("masked_lm",))
 grown.model, grown.num_kept, grown.num_composed, grown.num_random
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bertie.checkpoint.model_dir import build_model, open_model
 from bertie.errors import UserError
 from bertie.model.bert import Bert
-from bertie.model.config import ModelConfig
+from bertie.model.config import DROPOUTS, ModelConfig
 from bertie.text.tokenizer import Tokenizer
 
 UNUSED = re.compile(r"\[unused\d+\]")
@@ -159,3 +159,10 @@ def mix_rows(
         nn.init.trunc_normal_(noise, std=std, a=-2 * std, b=2 * std, generator=generator)
     rows[is_new] = table.mean(0) + noise
     return rows.to(weight.dtype).view(len(sources), *weight.shape[1:])
+
+
+def with_dropouts(model: Bert, wanted: ModelConfig) -> Bert:
+    """The same weights, with the dropouts of a recipe's [model]: they are no part of a shape."""
+    dropouts = {name: getattr(wanted, name) for name in DROPOUTS}
+    config = replace(model.config, **dropouts)
+    return build_model(config, model.state_dict(), heads=model.heads)[0].eval()

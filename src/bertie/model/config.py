@@ -52,7 +52,7 @@ class ModelConfig:
                 f"hidden_size {self.hidden_size} is no multiple of num_heads {self.num_heads}; "
                 "published BERTs have one head for each 64 of hidden_size"
             )
-        for name in ("dropout", "attention_dropout", "classifier_dropout"):
+        for name in DROPOUTS:
             if not 0 <= (getattr(self, name) or 0) < 1:
                 raise UserError(f"{name} must be in 0 .. 1, below 1; found {getattr(self, name)}")
         for name, choice in CHOICES.items():
@@ -95,6 +95,7 @@ class ModelConfig:
         return self.attention == "left"
 
 
+DROPOUTS = ("dropout", "attention_dropout", "classifier_dropout")
 COUNTS = (
     "vocab_size",
     "hidden_size",
