@@ -251,8 +251,8 @@ def make_plots(made: StudyResults) -> Iterator[Markup]:
             continue
         lines = []
         for row, name in made.rows.items():
-            there = [made.mean_at(row, task, point) for point in made.points]
-            there = [place for place in there if place is not None]
+            found = [made.mean_at(row, task, point) for point in made.points]
+            there = [place for place in found if place is not None]
             lines.append(Series(name=name, x=[x for x, _ in there], y=[y for _, y in there]))
         yield line_chart(lines, title=title, x_label=f"share of {made.budget}")
 
