@@ -311,8 +311,8 @@ def plan_task(
     study: Study, scale: Scale, source: Pretraining, name: str, point: float
 ) -> Iterator[Tuning]:
     task, row = study.questions[name], study.rows[source.row]
-    files = {"train": str(scale.data / task.train)}
-    files |= {"dev": str(scale.data / task.dev)} if task.dev is not None else {}
+    names = {"train": task.train, "dev": task.dev}
+    files = {name: str(scale.data / path) for name, path in names.items() if path is not None}
     device = {"train": {"device": scale.device}} if scale.device else {}
     common = merge(device, {"train": {"seed": source.seed}, "task": {"metric": task.metric}})
     values = merge(
@@ -336,9 +336,7 @@ def plan_task(
     learned = asdict(recipe)
     if is_frozen:  # of the task's settings, those of the features
         learned = asdict(head_recipe) | {part: learned[part] for part in ("task", "data")}
-    paths = [str(task.train), str(task.dev)]  # where the folder of data lies changes nothing
-    harmless = finetune.HARMLESS - {"tune.seeds"}  # the best of more seeds is another score
-    key = digest([source.folder.name, point, paths, without(learned, harmless)])
+    key = digest([source.folder.name, point, *tuning_key(task, learned)])
     yield Tuning(
         row=source.row,
         task=name,
@@ -351,6 +349,12 @@ def plan_task(
         head=head_recipe,
         folder=scale.out / "runs" / f"finetune-{key}",
     )
+
+
+def tuning_key(task: Question, settings: Settings) -> list[object]:
+    """All that decides a score but the model; where the folder of data lies changes nothing."""
+    harmless = finetune.HARMLESS - {"tune.seeds"}  # the best of more seeds is another score
+    return [str(task.train), str(task.dev), without(settings, harmless)]
 
 
 def check_length(name: str, task: Mapping[str, Any], recipe: PretrainRecipe) -> None:
