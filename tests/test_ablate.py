@@ -2,17 +2,33 @@
 
 import json
 import re
+import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from bertie.ablate import Plan, describe_cost, find_model, is_tuned, plan_study, run_study
+from bertie.ablate import (
+    Plan,
+    describe_cost,
+    find_starts,
+    is_pretrained,
+    is_tuned,
+    plan_study,
+    run_in_processes,
+    run_pretraining,
+    run_study,
+    silence,
+)
 from bertie.cli import main
 from bertie.data.store import Store
 from bertie.errors import UserError
 from bertie.report.study import read_best
-from bertie.study import Scale, Study, read_study
+from bertie.study import Pretraining, Scale, Study, read_study
+from bertie.train.log import Show
+from bertie.train.loop import Stopped
 from tests.train.runs import TINY, write_text_store
 from tests.tuned import write_classes, write_questions, write_tags
 
@@ -166,7 +182,7 @@ def test_nothing_is_done_twice(whole: Path, file: Path, store: Store, data: Path
     prepared = prepare(file, store, data, out, seeds=2)
     assert list(describe_cost(prepared[2])) == [
         "pre-training: 0 runs to do, 4 done",
-        "fine-tuning: 0 runs to do, 24 done",
+        "fine-tuning: 0 runs to do, 22 done",  # of 24: frozen, the LSTM on top is not there
     ]
     assert run_study(*prepared, out / "toy", command="bertie") == whole
     assert files_below(out / "runs") == before
@@ -219,14 +235,75 @@ def test_points_on_the_way_are_fine_tuned_from_their_checkpoints(
     report = run_study(*prepared, tmp_path / "toy")
     assert {one["point"] for one in found_in(report)["scores"]} == {0.3, 0.7, 1.0}
     source = prepared[2].pretrainings[0]
-    models = [find_model(source, point) for point in (0.3, 0.7, 1.0)]
+    starts = find_starts(source)
+    models = [starts[point].model for point in source.points]
     assert models[0].parent.name < models[1].parent.name
     assert models[2] == source.folder / "model"
     assert "share of 4k tokens" in report.read_text(encoding="utf-8")
-    with pytest.raises(UserError, match="kept no checkpoint at 50% of its budget"):
-        for folder in (source.folder / "checkpoints").iterdir():
-            folder.rename(tmp_path / folder.name)
-        find_model(source, 0.5)
+    told = {
+        one["point"]: one["progress"] for one in found_in(report)["scores"] if one["row"] == "full"
+    }
+    assert told == {point: start.progress for point, start in starts.items()}
+    assert all(point <= progress < point + 0.3 for point, progress in told.items())
+    with pytest.raises(UserError, match="one checkpoint for two points, 31% and the one before"):
+        find_starts(replace(source, points=(0.3, 0.31)))
+    assert is_pretrained(source)
+    for folder in (source.folder / "checkpoints").iterdir():
+        folder.rename(tmp_path / folder.name)
+    assert not is_pretrained(source)
+    assert is_pretrained(replace(source, points=(1.0,)))
+    with pytest.raises(UserError, match="kept no checkpoint at 30% of its budget"):
+        find_starts(source)
+
+
+def fails_for_left(run: Pretraining, show: Show) -> None:
+    if run.row == "left":
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
+    run_pretraining(run, show)
+
+
+def stops(run: int, show: Show) -> None:
+    Path(f"{run}").touch()
+    raise Stopped(signal.SIGTERM, Path("here"))
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_a_run_that_fails_is_told_and_the_others_are_run(
+    at_once: int,
+    file: Path,
+    store: Store,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepared = prepare(file, store, data, tmp_path, tasks=("good",))
+    monkeypatch.setattr("bertie.ablate.run_pretraining", fails_for_left)
+    with pytest.raises(UserError, match=r"1 runs failed; .*report.html") as told:
+        run_study(*prepared, tmp_path / "toy", at_once=at_once)
+    reason = "left, seed 0: OutOfMemoryError: CUDA out of memory."
+    assert reason in str(told.value)
+    values = found_in(tmp_path / "toy" / "report.html")
+    assert {one["row"] for one in values["scores"]} == {"full"}  # the others start from left's
+    assert {one["row"] for one in values["losses"]} == {"full"}
+    text = (tmp_path / "toy" / "report.md").read_text(encoding="utf-8")
+    assert "left, seed 0: failed, so it is not in the table: OutOfMemoryError" in text
+
+
+def test_a_signal_ends_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("bertie.ablate.name_of", str)
+    with pytest.raises(Stopped, match="saved in here"):
+        run_in_processes(stops, list(range(20)), 2, silence)  # type: ignore[type-var]
+    assert len(list(tmp_path.iterdir())) < 20  # those that had not begun never did
+
+
+def test_minutes_at_the_same_time_are_no_equal_budgets(
+    file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    prepared = prepare(file, store, data, tmp_path / "out", budget="0.01 minutes")
+    with pytest.raises(UserError, match="minutes of runs at the same time are no equal budgets"):
+        run_study(*prepared, tmp_path / "out" / "toy", at_once=2)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_missing_file_is_told_before_anything_runs(

@@ -126,6 +126,7 @@ SHIPPED = {
     "quickstart-packages": FinetuneRecipe,
     "tiny-cpu": PretrainRecipe,
     "mini": PretrainRecipe,
+    "study": PretrainRecipe,
     "small": PretrainRecipe,
     "medium": PretrainRecipe,
     "base": PretrainRecipe,

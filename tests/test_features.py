@@ -15,7 +15,7 @@ import torch
 from bertie import features as wiring
 from bertie.data.features import open_features
 from bertie.errors import UserError
-from bertie.features import make_features
+from bertie.features import make_features, open_frozen
 from bertie.info import describe
 from bertie.model.bert import Bert
 from bertie.model.cpu_linear import PackedLinear, can_pack
@@ -83,6 +83,20 @@ def test_other_settings_make_another_model(source: Path, tmp_path: Path, name: s
     path.write_text(json.dumps(values | CHANGED[name]))
     with pytest.raises(UserError, match="made with another model"):
         make_features(model, data, tmp_path / "s", task={"name": "tag"})
+
+
+def test_the_device_that_is_asked_for_is_taken(
+    source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moved: list[str] = []
+    monkeypatch.setattr(Bert, "to", lambda model, device: moved.append(device) or model)
+    for is_there in (False, True):
+        monkeypatch.setattr("torch.cuda.is_available", lambda there=is_there: there)
+        for device in ("auto", "cpu", "cuda"):
+            moved.clear()
+            open_frozen(source, device)  # type: ignore[arg-type]
+            is_on_gpu = device == "cuda" or (device == "auto" and is_there)
+            assert ("cuda" in moved) == is_on_gpu
 
 
 @pytest.mark.skipif(

@@ -25,7 +25,6 @@ from bertie.pretrain import (
     PretrainRecipe,
     check_new,
     pretrain,
-    with_warnings,
 )
 from bertie.train.distributed import World
 from bertie.train.evaluate import evaluate_pretraining
@@ -452,16 +451,6 @@ def test_budgets_are_said_as_they_were_asked_for(store: Store, tmp_path: Path) -
         notes: list[Any] = []
         run(store, tmp_path / str(number), recipe(f"train.budget={budget}"), show=notes.append)
         assert {"note": said} in notes
-
-
-def test_a_warning_comes_once() -> None:
-    shown: list[Mapping[str, Any]] = []
-    show = with_warnings(shown.append, 2.0)
-    line = {"step": 500, "progress": 0.5, "skipped": 0, "mlm_loss": 3.0, "nsp_accuracy": 0.5}
-    for step in (500, 600):
-        show(line | {"step": step})
-    show({"step": 600, "held_out": {"mask_loss": 9.0}})
-    assert [next(iter(line)) for line in shown] == ["step", "warning", "warning", "step", "step"]
 
 
 def test_a_run_says_what_it_was(store: Store, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ VOCABULARIES = {"chinese-base": 21_128}  # the others: 30,522
 PARAMETERS = {
     "tiny-cpu": 4_384_316,  # 384 positions fewer than Google's
     "mini": 11_267_900,
+    "study": 11_169_596,  # likewise
     "small": 29_058_876,
     "medium": 41_668_412,
     "embedded-en": 41_668_412,

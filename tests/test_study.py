@@ -9,8 +9,10 @@ from bertie.config import build, read_toml
 from bertie.data.store import Store, open_store
 from bertie.errors import UserError
 from bertie.study import Scale, Study, merge, plan_pretraining, plan_tuning, read_study
+from bertie.tuning import FinetuneRecipe
 from tests.train.runs import write_text_store
 
+OWN = {"recipe": "classify", "train": "a.csv", "metric": "accuracy"}
 SHIPPED = {path.stem for path in (Path(__file__).parents[1] / "src/bertie/studies").glob("*.toml")}
 
 
@@ -93,7 +95,18 @@ def test_size_budget_device_and_tasks_come_from_the_command_line(store: Store) -
         ({"tasks": ["SST-2", "MRPC", "SQuAD", "Unheard"]}, "no task Unheard; there are: SST-2"),
         ({"rows": {"full": {"paper": {"CoLA": 1.0}}}}, "paper has CoLA, which is no task here"),
         ({"points": [0.0]}, "points are shares of the budget"),
+        ({"points": [1.0, 0.5]}, "points ascend, each is there once"),
+        ({"points": [0.5, 0.5]}, "points ascend, each is there once"),
         ({"rowz": {}}, "no setting rowz"),
+        (
+            {"rows": {"full": {"frozen": True, "finetune": {"optim": {"peak": 1e-3}}}}},
+            r"rows.full.finetune.optim does not reach a head on features; set it in \[frozen\]",
+        ),
+        (
+            {"own_tasks": {"a": OWN | {"frozen": True, "finetune": {"tune": {"seeds": 2}}}}},
+            "own_tasks.a.finetune.tune does not reach a head on features",
+        ),
+        ({"own_tasks": {"a, b": OWN}}, "'a, b' has a comma, at which --tasks is cut"),
     ],
 )
 def test_studies_that_contradict_themselves_are_refused(
@@ -111,7 +124,7 @@ def test_steps_are_no_equal_budget(store: Store) -> None:
 
 def test_a_row_that_cannot_be_built_is_named(store: Store) -> None:
     study = read_study("table5", ["rows.left.pretrain.model.attention=both"])
-    with pytest.raises(UserError, match=r"rows.left: the objective lm goes with"):
+    with pytest.raises(UserError, match=r"rows.left: the objective lm: .* goes with"):
         plan_pretraining(study, scale_of(store), store)
 
 
@@ -124,3 +137,86 @@ def test_too_few_layers_for_a_head_are_told_at_once(store: Store) -> None:
     study, scale = read_study("table8"), scale_of(store, size="2/64/2")
     with pytest.raises(UserError, match="concat-last-4 reads more layers than the model has"):
         plan_tuning(study, scale, plan_pretraining(study, scale, store))
+
+
+def test_a_size_is_refused_where_rows_have_their_own(store: Store) -> None:
+    with pytest.raises(UserError, match=r"rows.two: has a model.num_layers of its own, so --size"):
+        plan_pretraining(read_study("table6"), scale_of(store, size="2/64/2"), store)
+
+
+def test_static_masks_that_would_be_new_all_the_time_are_refused(store: Store) -> None:
+    study, num_tokens = read_study("input"), store.manifest.num_tokens
+    with pytest.raises(UserError, match=r"rows.static: .*static_copies = 1 changes nothing in 1 p"):
+        plan_pretraining(study, scale_of(store, budget=f"{num_tokens} tokens"), store)
+    assert plan_pretraining(study, scale_of(store, budget=f"{2 * num_tokens} tokens"), store)
+
+
+def test_what_changes_nothing_that_is_learned_makes_no_other_run(store: Store) -> None:
+    plain = read_study("table8")
+    changed = read_study(
+        "table8",
+        [
+            "pretrain.train.save_every=7",
+            "pretrain.train.evaluate_every=9",
+            "pretrain.data.loader.num_workers=0",
+            "finetune.train.log_every=3",
+        ],
+    )
+    one = scale_of(store, device="cpu")
+    two = replace(one, data=Path("elsewhere"), device="cpu")
+    for study, other in ((plain, changed), (plain, plain)):
+        models = plan_pretraining(study, one, store), plan_pretraining(other, two, store)
+        assert [run.folder for run in models[0]] == [run.folder for run in models[1]]
+        tunings = plan_tuning(study, one, models[0]), plan_tuning(other, two, models[1])
+        assert [run.folder for run in tunings[0]] == [run.folder for run in tunings[1]]
+    cards = plan_pretraining(plain, replace(one, device="cuda"), store)
+    assert cards[0].folder == plan_pretraining(plain, one, store)[0].folder
+
+
+def test_what_changes_a_score_makes_another_run(store: Store) -> None:
+    scale = scale_of(store)
+    made = plan_pretraining(read_study("table8"), scale, store)
+
+    def folders(*sets: str, is_frozen: bool) -> set[Path]:
+        runs = plan_tuning(read_study("table8", sets), scale, made)
+        return {run.folder for run in runs if run.is_frozen == is_frozen}
+
+    tuned, frozen = folders(is_frozen=False), folders(is_frozen=True)
+    for change in ("optim.peak=1e-5", "tune.seeds=2", "train.precision=fp16"):
+        assert not folders(f"finetune.{change}", is_frozen=False) & tuned
+        assert folders(f"finetune.{change}", is_frozen=True) == frozen
+    assert folders("frozen.head.dropout=0.5", is_frozen=False) == tuned
+    assert not folders("frozen.head.dropout=0.5", is_frozen=True) & frozen
+    assert not folders("finetune.task.max_length=64", is_frozen=True) & frozen
+
+
+def test_checkpoints_on_the_way_are_kept_by_runs_of_their_own(store: Store) -> None:
+    plain, kept = (
+        plan_pretraining(read_study("figure5", [f"points={points}"]), scale_of(store), store)[0]
+        for points in ("[1.0]", "[0.5, 1.0]")
+    )
+    assert plain.folder != kept.folder
+    assert kept.points == (0.5, 1.0)
+
+
+def test_fine_tuning_is_set_for_all_tasks_in_one_place(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = ["finetune.optim.peak=2e-4", "finetune.tune.batch_size=16"]
+    sets += ["rows.left.finetune.optim.peak=3e-4"]
+
+    def tuned(device: str) -> dict[str, FinetuneRecipe]:
+        study, scale = read_study("table5", sets), scale_of(store, device=device, tasks=("MRPC",))
+        made = plan_pretraining(study, scale, store)
+        return {run.row: run.recipe for run in plan_tuning(study, scale, made)}
+
+    peaks = {row: recipe.optim.peak for row, recipe in tuned("cpu").items()}
+    assert peaks == {"full": 2e-4, "no-nsp": 2e-4, "left": 3e-4, "left-bilstm": 2e-4}
+    assert {recipe.tune.batch_size for recipe in tuned("cpu").values()} == {16}
+    for is_there in (False, True):
+        monkeypatch.setattr("torch.cuda.is_available", lambda there=is_there: there)
+        assert tuned("cpu")["full"].train.precision == "fp32"
+        assert tuned("cuda")["full"].train.precision == "bf16"
+        assert tuned("")["full"].train.precision == ("bf16" if is_there else "fp32")
+    sets.append("finetune.train.precision=fp32")
+    assert tuned("cuda")["full"].train.precision == "fp32"

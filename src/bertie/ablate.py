@@ -1,14 +1,14 @@
 """Runs what a study asks for and what is not done yet, and reports what the runs have logged."""
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from bertie.checkpoint.json_files import read_json
+from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.state import STATE, Counters, list_checkpoints
 from bertie.data.store import open_store
 from bertie.datasets import DataFiles
@@ -23,6 +23,9 @@ from bertie.train.budget import Budget
 from bertie.train.log import Show
 
 R = TypeVar("R", Pretraining, Tuning)
+START = "start.json"  # of a fine-tuning: the model it started from, and how far that was trained
+# What ends one run and says nothing of the others; out of memory is a RuntimeError of torch.
+FAILURES = (UserError, RuntimeError, MemoryError, OSError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,7 +51,9 @@ def once(runs: Sequence[R]) -> list[R]:
 
 
 def is_pretrained(run: Pretraining) -> bool:
-    return (run.folder / "model" / "config.json").is_file()
+    """Whether the model is there, and a checkpoint for each point on the way to it."""
+    is_done = (run.folder / "model" / "config.json").is_file()
+    return is_done and all(find_checkpoint_at(run, point) for point in run.points if point < 1)
 
 
 def is_tuned(run: Tuning) -> bool:
@@ -109,24 +114,79 @@ def run_study(
     command: str = "",
     show: Show = lambda line: None,
 ) -> Path:
-    """All runs that are not done, some `at_once`; then the report, from their metrics."""
-    run_all(run_pretraining, plan.to_pretrain, at_once, show)
-    run_all(run_tuning, plan.to_tune, at_once, show)
-    return write_study(gather(study, scale, plan, command), folder)
+    """All runs that are not done, some `at_once`; then the report, from their metrics.
+
+    A run that fails is told at the end, and the others are run all the same.
+    """
+    check_at_once(plan, at_once)
+    failed = run_all(run_pretraining, plan.to_pretrain, at_once, show)
+    ready = [run for run in plan.to_tune if is_pretrained(run.source)]
+    failed |= run_all(run_tuning, ready, at_once, show)
+    report = write_study(gather(study, scale, plan, command, failed), folder)
+    if failed:
+        told = "\n".join(f"  {name}: {reason}" for name, reason in failed.items())
+        raise UserError(
+            f"{len(failed)} runs failed; {report} has the others, and the same command tries these "
+            f"again:\n{told}"
+        )
+    return report
 
 
-def run_all(do: Callable[[R, Show], None], runs: Sequence[R], at_once: int, show: Show) -> None:
-    if at_once == 1:
-        for number, run in enumerate(runs, 1):
-            show({"note": f"{number} of {len(runs)}: {name_of(run)}"})
+def check_at_once(plan: Plan, at_once: int) -> None:
+    """Runs that share a device share its minutes too, and not in equal parts."""
+    units = {Budget.parse(run.recipe.train.budget).unit for run in plan.pretrainings}
+    if at_once > 1 and "minutes" in units:
+        raise UserError(
+            "minutes of runs at the same time are no equal budgets; take a budget in tokens, or "
+            "--at-once 1"
+        )
+
+
+def run_all(
+    do: Callable[[R, Show], None], runs: Sequence[R], at_once: int, show: Show
+) -> dict[str, str]:
+    """What failed, by name, and why."""
+    if at_once > 1:
+        return run_in_processes(do, runs, at_once, show)
+    failed = {}
+    for number, run in enumerate(runs, 1):
+        show({"note": f"{number} of {len(runs)}: {name_of(run)}"})
+        try:
             do(run, show)
-        return
-    # Spawned, so that each has a device of its own; what they say is in their metrics.jsonl.
+        except FAILURES as error:
+            failed[name_of(run)] = describe_failure(error)
+            show({"warning": f"{name_of(run)}: {failed[name_of(run)]}"})
+    return failed
+
+
+def run_in_processes(
+    do: Callable[[R, Show], None], runs: Sequence[R], at_once: int, show: Show
+) -> dict[str, str]:
+    """Spawned, so that each has a device of its own; what they say is in their metrics.jsonl."""
+    failed = {}
     with ProcessPoolExecutor(at_once, get_context("spawn")) as pool:
-        waiting = [(run, pool.submit(do, run, silence)) for run in runs]
-        for number, (run, future) in enumerate(waiting, 1):
-            future.result()
-            show({"note": f"{number} of {len(runs)} done: {name_of(run)}"})
+        waiting = {pool.submit(do, run, silence): run for run in runs}
+        try:
+            for number, future in enumerate(as_completed(waiting), 1):
+                name = name_of(waiting[future])
+                try:
+                    future.result()
+                    show({"note": f"{number} of {len(runs)} done: {name}"})
+                except FAILURES as error:
+                    failed[name] = describe_failure(error)
+                    show({"warning": f"{name}: {failed[name]}"})
+        except BaseException:  # such as Stopped: what has begun saves itself, the rest never begins
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return failed
+
+
+def describe_failure(error: BaseException) -> str:
+    """What is no message to people has its kind before its first line."""
+    if isinstance(error, UserError):
+        return str(error)
+    first = next(iter(str(error).strip().splitlines()), "no message")
+    return f"{type(error).__name__}: {first}"
 
 
 def silence(line: object) -> None:
@@ -135,25 +195,23 @@ def silence(line: object) -> None:
 
 def name_of(run: Pretraining | Tuning) -> str:
     name = f"{run.row}, seed {run.seed}"
-    return f"{name}, {run.task}" if isinstance(run, Tuning) else name
+    if isinstance(run, Pretraining):
+        return name
+    return f"{name}, {run.task}" + (f" at {run.point:.0%}" if run.point < 1 else "")
 
 
 def run_pretraining(run: Pretraining, show: Show) -> None:
-    try:
-        pretrain(run.recipe, show=show)
-    except UserError as error:
-        raise UserError(f"{name_of(run)}: {error}") from None
+    pretrain(run.recipe, show=show)
 
 
 def run_tuning(run: Tuning, show: Show) -> None:
-    model = find_model(run.source, run.point)
-    try:
-        if run.is_frozen:
-            tune_head(run, model, show)
-        else:
-            finetune(replace(run.recipe, model=model, out=run.folder), show=show)
-    except UserError as error:
-        raise UserError(f"{name_of(run)}: {error}") from None
+    start = find_starts(run.source)[run.point]
+    run.folder.mkdir(parents=True, exist_ok=True)
+    write_json(run.folder / START, {"model": str(start.model), "progress": start.progress})
+    if run.is_frozen:
+        tune_head(run, start.model, show)
+    else:
+        finetune(replace(run.recipe, model=start.model, out=run.folder), show=show)
 
 
 def tune_head(run: Tuning, model: Path, show: Show) -> None:
@@ -164,44 +222,68 @@ def tune_head(run: Tuning, model: Path, show: Show) -> None:
         if path is not None:
             made[name] = stores / name
             task = {key: value for key, value in run.recipe.task.items() if key != "metric"}
-            make_features(model, path, made[name], task=task, skip_bad=files.skip_bad)
+            make_features(
+                model,
+                path,
+                made[name],
+                task=task,
+                skip_bad=files.skip_bad,
+                device=run.head.train.device,
+            )
     data = DataFiles(train=made["train"], dev=made.get("dev"), dev_share=files.dev_share)
     task = {"name": run.recipe.task["name"], "metric": run.metric}
     finetune(replace(run.head, task=task, data=data, out=run.folder), show=show)
     shutil.rmtree(stores)
 
 
-def find_model(source: Pretraining, point: float) -> Path:
-    """The model of a run at a share of its budget: that of the first checkpoint not before it."""
-    if point == 1:
-        return source.folder / "model"
+class Start(NamedTuple):
+    """What a fine-tuning begins with."""
+
+    model: Path
+    progress: float  # of the budget of pre-training; a checkpoint lies somewhat behind its point
+
+
+def find_starts(source: Pretraining) -> dict[float, Start]:
+    """The model of each point: that of the first checkpoint not before it; no two have the same."""
+    found: dict[float, Start] = {}
+    for point in source.points:
+        start = find_checkpoint_at(source, point)
+        if start is None:
+            raise UserError(
+                f"{source.folder} kept no checkpoint at {point:.0%} of its budget; set "
+                "train.save_every and train.keep, and remove it to train it again"
+            )
+        if start.progress in [other.progress for other in found.values()]:
+            raise UserError(
+                f"{source.folder} has one checkpoint for two points, {point:.0%} and the one "
+                "before; set a smaller train.save_every, and remove it to train it again"
+            )
+        found[point] = start
+    return found
+
+
+def find_checkpoint_at(source: Pretraining, point: float) -> Start | None:
     budget = Budget.parse(source.recipe.train.budget)
     for folder in list_checkpoints(source.folder):
-        counters = Counters(**read_json(folder / STATE)["counters"])
-        if budget.progress(counters) >= point:
-            return folder / "model"
-    raise UserError(
-        f"{source.folder} kept no checkpoint at {point:.0%} of its budget; set train.save_every "
-        "and train.keep"
-    )
+        progress = budget.progress(Counters(**read_json(folder / STATE)["counters"]))
+        if progress >= point:
+            return Start(source.folder / "model" if point == 1 else folder / "model", progress)
+    return Start(source.folder / "model", 1.0) if point == 1 else None
 
 
 # --- what came out ---
 
 
-def gather(study: Study, scale: Scale, plan: Plan, command: str) -> StudyResults:
-    """What the metrics of all runs say; those that have none are left out."""
-    scores = []
-    for run in plan.tunings:
-        found = read_best(run.folder, run.metric)
-        if found is not None:
-            scores.append(
-                Score(row=run.row, task=run.task, seed=run.seed, point=run.point, value=found)
-            )
+def gather(
+    study: Study, scale: Scale, plan: Plan, command: str, failed: Mapping[str, str]
+) -> StudyResults:
+    """What the metrics of all runs that are done say."""
+    scores = [score for run in plan.tunings if (score := read_score(run)) is not None]
     losses = [
         loss
         for run in plan.pretrainings
-        if (loss := read_losses(run.folder, row=run.row, seed=run.seed)) is not None
+        if is_pretrained(run)
+        and (loss := read_losses(run.folder, row=run.row, seed=run.seed)) is not None
     ]
     tasks = [name for name in study.questions if not scale.tasks or name in scale.tasks]
     return StudyResults(
@@ -216,5 +298,21 @@ def gather(study: Study, scale: Scale, plan: Plan, command: str) -> StudyResults
         seeds=scale.seeds,
         scores=tuple(scores),
         losses=tuple(losses),
+        failed=dict(failed),
         command=command,
+    )
+
+
+def read_score(run: Tuning) -> Score | None:
+    value = read_best(run.folder, run.metric) if is_tuned(run) else None
+    if value is None:
+        return None
+    progress = read_json(run.folder / START)["progress"]
+    return Score(
+        row=run.row,
+        task=run.task,
+        seed=run.seed,
+        point=run.point,
+        progress=progress,
+        value=value,
     )

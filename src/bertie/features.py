@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -60,6 +60,7 @@ def make_features(
     task: Mapping[str, Any],
     layers: str = "all",
     skip_bad: bool = False,
+    device: Literal["auto", "cpu", "cuda"] = "auto",
     on_progress: OnProgress = lambda what, done, total: None,
 ) -> FeatureStore:
     """Writes a store, whole or not at all; one that was made of the same before is left as it is.
@@ -72,7 +73,7 @@ def make_features(
     manifest = describe_store(source, data, encoded, layers)
     if out.exists():
         return check_made(out, manifest)
-    model = open_frozen(source)
+    model = open_frozen(source, device)
     remove_drafts_of(out)
     with draft_of(out) as draft:
         size = {"num_tokens": manifest.num_tokens, "hidden_size": manifest.hidden_size}
@@ -85,10 +86,10 @@ def make_features(
     return open_features(out)
 
 
-def open_frozen(source: Path) -> Bert:
-    """A model that only answers: on a GPU where there is one, else laid out for the CPU."""
+def open_frozen(source: Path, device: Literal["auto", "cpu", "cuda"]) -> Bert:
+    """A model that only answers; on a CPU it is laid out for that. auto: a GPU if there is one."""
     model = open_model(source).model
-    if torch.cuda.is_available():
+    if device == "cuda" or (device == "auto" and torch.cuda.is_available()):
         return model.to("cuda")
     hasten(model, "fp32")
     return model

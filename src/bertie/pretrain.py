@@ -1,6 +1,6 @@
 """From a token store to a pre-trained model directory: wiring of loader, model, objective, loop."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from bertie.checkpoint.grow import open_grown, with_dropouts
+from bertie.checkpoint.hugging_face import check_written
 from bertie.checkpoint.model_dir import copy_model, open_model, read_config, save_weights
 from bertie.checkpoint.state import (
     Checkpoint,
@@ -26,6 +27,7 @@ from bertie.embedded import find_model
 from bertie.errors import UserError
 from bertie.model.bert import Bert
 from bertie.model.config import SWITCHES, ModelConfig, train_flops
+from bertie.model.heads import read_columns
 from bertie.objectives import IGNORED, Term, cross_entropy, linear_cross_entropy
 from bertie.plan import Plan, make_plan
 from bertie.prepare import HELD_OUT
@@ -35,7 +37,7 @@ from bertie.train.budget import Phase
 from bertie.train.distributed import World, open_world
 from bertie.train.evaluate import evaluate_pretraining
 from bertie.train.hardware import find_peak
-from bertie.train.health import check_pairs, find_warnings
+from bertie.train.health import check_pairs, with_warnings
 from bertie.train.log import Log, Show
 from bertie.train.loop import DTYPES, TrainConfig, Trainer
 from bertie.train.optim import OptimConfig
@@ -98,9 +100,14 @@ class PretrainRecipe:
                 f"{' or '.join(fitting)}; found {kind}"
             )
         if self.model is not None:
-            check_direction(self.objective, self.model)
+            check_direction(self, self.model)
             if self.train.compile and (self.model.layer == "lstm" or self.model.bilstm_layers):
                 raise UserError("train.compile is for Transformers; leave it out with an LSTM")
+        if self.data.masking.unit == "next" and "lm" not in self.terms:
+            raise UserError(
+                f"data.masking.unit = next hides nothing, so {self.objective} has nothing to "
+                "learn; take token, word or span, or the objective lm"
+            )
         if self.grow and self.start is None:
             raise UserError("grow goes with start, the model directory to go on from")
 
@@ -119,12 +126,15 @@ class PretrainRecipe:
         return tuple(HEADS[term] for term in self.terms)
 
 
-def check_direction(objective: Objective, model: ModelConfig) -> None:
+def check_direction(recipe: PretrainRecipe, model: ModelConfig) -> None:
     """A language model must not see what it predicts; and both halves of an LSTM must learn."""
-    if objective == "lm" and model.attention != "left":
-        raise UserError('the objective lm goes with model.attention = "left"')
-    if objective == "lm+back" and model.layer != "lstm":
-        raise UserError('the objective lm+back goes with model.layer = "lstm"')
+    if recipe.objective == "lm" and model.layer == "lstm":
+        raise UserError("the objective lm trains one half of an LSTM; take lm+back with an LSTM")
+    for head in recipe.heads:
+        try:
+            read_columns(head, model)
+        except UserError as error:
+            raise UserError(f"the objective {recipe.objective}: {error}") from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +156,7 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
         store, out = open_store(recipe.store), recipe.out
         checkpoint = find_common_checkpoint(out, world)
         model, notes = make_model(recipe, store, checkpoint)
+        check_written(model)  # now, and not at the first checkpoint
         settings = settings_of(recipe, model.config, store)
         if checkpoint is not None:
             check_same(checkpoint.folder, checkpoint.settings, settings, harmless=HARMLESS)
@@ -390,20 +401,6 @@ def open_log(
         peak_flops=peak and peak * world.size,
         tensorboard=recipe.train.tensorboard,
     )
-
-
-def with_warnings(show: Show, unigram: float) -> Show:
-    """Shows lines, and after each what it warns of, every kind once."""
-    seen: set[str] = set()
-
-    def show_all(line: Mapping[str, Any]) -> None:
-        show(line)
-        found = find_warnings(line, unigram) if "progress" in line else {}
-        for kind in sorted(found.keys() - seen):
-            seen.add(kind)
-            show({"warning": found[kind]})
-
-    return show_all
 
 
 # --- what is learned, and how well ---

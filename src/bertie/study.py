@@ -2,11 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from bertie import finetune, pretrain
 from bertie.config import assign, build, find_recipe, read_toml
 from bertie.data.store import Store
 from bertie.errors import UserError
@@ -14,9 +17,11 @@ from bertie.model.config import ModelConfig, named_size
 from bertie.model.feature_head import combined_layers
 from bertie.pretrain import PretrainRecipe
 from bertie.train.budget import Budget
+from bertie.train.record import flatten, is_one_of
 from bertie.tuning import FinetuneRecipe
 
 Settings = dict[str, Any]  # a tree of settings, as TOML has it
+SHAPE = ("num_layers", "hidden_size", "num_heads")
 FROZEN_TASKS = ("classify", "tag")  # those that a head on features can learn
 
 
@@ -51,6 +56,7 @@ class Study:
     asks: str
     recipe: str  # of pre-training: what all rows have in common
     pretrain: Settings = field(default_factory=dict)  # on top of it, for all rows
+    finetune: Settings = field(default_factory=dict)  # on top of the tasks' own, for all rows
     frozen: Settings = field(default_factory=dict)  # on top of the recipe `features`
     tasks: tuple[str, ...]  # of those below, or of QUESTIONS
     own_tasks: dict[str, Question] = field(default_factory=dict)
@@ -68,16 +74,29 @@ class Study:
                 )
             if strange := sorted(row.paper.keys() - set(self.tasks)):
                 raise UserError(f"rows.{name}.paper has {strange[0]}, which is no task here")
+            check_frozen(f"rows.{name}.finetune", row.frozen, row.finetune)
         known = QUESTIONS | self.own_tasks
         if unknown := [name for name in self.tasks if name not in known]:
             raise UserError(f"no task {unknown[0]}; there are: {', '.join(known)}")
+        for name, task in self.own_tasks.items():
+            if "," in name:
+                raise UserError(f"{name!r} has a comma, at which --tasks is cut; rename the task")
+            check_frozen(f"own_tasks.{name}.finetune", task.frozen, task.finetune)
         if not self.points or not all(0 < point <= 1 for point in self.points):
             raise UserError(f"points are shares of the budget, above 0 to 1; found {self.points}")
+        if list(self.points) != sorted(set(self.points)):
+            raise UserError(f"points ascend, each is there once; found {self.points}")
 
     @property
     def questions(self) -> dict[str, Question]:
         known = QUESTIONS | self.own_tasks
         return {name: known[name] for name in self.tasks}
+
+
+def check_frozen(path: str, frozen: bool, settings: Settings) -> None:
+    """How a head on features is trained is said in one place."""
+    if frozen and (lost := sorted(settings.keys() - {"task", "data"})):
+        raise UserError(f"{path}.{lost[0]} does not reach a head on features; set it in [frozen]")
 
 
 def glue(name: str, metric: str, *, epochs: int) -> Question:
@@ -100,7 +119,7 @@ def conll(*, frozen: bool) -> Question:
         dev=folder / "eng.testa",
         metric="f1",
         frozen=frozen,
-        finetune={"task": {"max_length": 128}} | SMALL,
+        finetune={"task": {"max_length": 128}} | ({} if frozen else SMALL),
     )
 
 
@@ -119,7 +138,7 @@ QUESTIONS = {
         finetune={"train": {"budget": "1 epochs"}} | SMALL,
     ),
     "CoNLL-2003": conll(frozen=False),
-    "CoNLL-2003, frozen": conll(frozen=True),
+    "CoNLL-2003 frozen": conll(frozen=True),
     "SQuAD": Question(  # split by titles: benchmarks/splits.py dev-v1.1.json DATA/SQuAD-1.1
         recipe="squad",
         train=Path("SQuAD-1.1/train.json"),
@@ -142,6 +161,10 @@ class Scale:
     seeds: int = 1
     device: str = ""  # cpu or cuda; "": whatever there is
     tasks: tuple[str, ...] = ()  # some of the study's; none: all
+
+    @property
+    def is_on_gpu(self) -> bool:
+        return self.device == "cuda" or (not self.device and torch.cuda.is_available())
 
 
 def read_study(study: str | Path, sets: Sequence[str] = ()) -> Study:
@@ -176,6 +199,7 @@ class Pretraining:
     row: str
     seed: int
     recipe: PretrainRecipe
+    points: tuple[float, ...]  # of the budget: where checkpoints are wanted
     folder: Path
 
 
@@ -209,15 +233,26 @@ def plan_pretraining(study: Study, scale: Scale, store: Store) -> list[Pretraini
                 {"data": {"loader": {"seed": seed}}},
             )
             try:
+                check_size(scale.size, row)
                 recipe = build(PretrainRecipe, values)
+                check_static(recipe, store)
             except UserError as error:
                 raise UserError(f"rows.{name}: {error}") from None
             check_budget(recipe.train.budget)
-            key = digest(asdict(recipe) | {"store": store.manifest.digest})
-            folder = scale.out / "runs" / f"pretrain-{key}"
+            folder = scale.out / "runs" / f"pretrain-{pretraining_key(recipe, study, store)}"
             recipe = replace(recipe, out=folder)
-            found.append(Pretraining(row=name, seed=seed, recipe=recipe, folder=folder))
+            found.append(
+                Pretraining(row=name, seed=seed, recipe=recipe, points=study.points, folder=folder)
+            )
     return found
+
+
+def pretraining_key(recipe: PretrainRecipe, study: Study, store: Store) -> str:
+    """Of all that decides what is learned; and of the checkpoints, where some are wanted."""
+    values = asdict(recipe)
+    kept = {"save_every": recipe.train.save_every, "keep": recipe.train.keep}
+    on_the_way = kept if study.points != (1.0,) else {}
+    return digest([without(values, pretrain.HARMLESS), on_the_way, store.manifest.digest])
 
 
 def scale_settings(scale: Scale) -> Settings:
@@ -228,11 +263,7 @@ def scale_settings(scale: Scale) -> Settings:
         values["train"]["device"] = scale.device
     if scale.size:
         config = named_size(scale.size)
-        values["model"] = {
-            "num_layers": config.num_layers,
-            "hidden_size": config.hidden_size,
-            "num_heads": config.num_heads,
-        }
+        values["model"] = {name: getattr(config, name) for name in SHAPE}
     return values
 
 
@@ -241,6 +272,23 @@ def check_budget(budget: str) -> None:
     if Budget.parse(budget).unit not in ("tokens", "minutes"):
         raise UserError(
             f"the rows of a study have equal budgets in tokens or minutes; found {budget!r}"
+        )
+
+
+def check_size(size: str, row: Row) -> None:
+    shape = [name for name in SHAPE if name in row.pretrain.get("model", {})]
+    if size and shape:
+        raise UserError(f"has a model.{shape[0]} of its own, so --size would do nothing there")
+
+
+def check_static(recipe: PretrainRecipe, store: Store) -> None:
+    """Masks that come again are others than new ones only from the pass on in which they do."""
+    budget, copies = Budget.parse(recipe.train.budget), recipe.data.masking.static_copies
+    num_passes = budget.amount / max(1, store.manifest.num_tokens)
+    if copies is not None and budget.unit == "tokens" and num_passes <= copies:
+        raise UserError(
+            f"data.masking.static_copies = {copies} changes nothing in {num_passes:.2g} passes "
+            "over the store; take a larger --budget, a smaller store, or a study without this row"
         )
 
 
@@ -263,23 +311,32 @@ def plan_task(
     study: Study, scale: Scale, source: Pretraining, name: str, point: float
 ) -> Iterator[Tuning]:
     task, row = study.questions[name], study.rows[source.row]
-    files = {"train": str(scale.data / task.train)}
-    files |= {"dev": str(scale.data / task.dev)} if task.dev is not None else {}
+    names = {"train": task.train, "dev": task.dev}
+    files = {name: str(scale.data / path) for name, path in names.items() if path is not None}
     device = {"train": {"device": scale.device}} if scale.device else {}
     common = merge(device, {"train": {"seed": source.seed}, "task": {"metric": task.metric}})
     values = merge(
-        read_toml(find_recipe(task.recipe)), task.finetune, row.finetune, common, {"data": files}
+        {"train": {"precision": "bf16"}} if scale.is_on_gpu else {},
+        read_toml(find_recipe(task.recipe)),
+        task.finetune,
+        study.finetune,
+        row.finetune,
+        common,
+        {"data": files},
     )
     check_length(name, values["task"], source.recipe)
     is_frozen = row.frozen or task.frozen
     if is_frozen and values["task"]["name"] not in FROZEN_TASKS:
         return
     head = merge(read_toml(find_recipe("features")), study.frozen, common)
-    recipes = build(FinetuneRecipe, values), build(FinetuneRecipe, head)
-    if is_frozen and recipes[1].head is not None:
-        for combination in recipes[1].head.combinations:  # refused now where layers are too few
+    recipe, head_recipe = build(FinetuneRecipe, values), build(FinetuneRecipe, head)
+    if is_frozen and head_recipe.head is not None:
+        for combination in head_recipe.head.combinations:  # refused now where layers are too few
             combined_layers(combination, (source.recipe.model or ModelConfig()).num_layers)
-    key = digest([source.folder.name, point, is_frozen, *map(asdict, recipes)])
+    learned = asdict(recipe)
+    if is_frozen:  # of the task's settings, those of the features
+        learned = asdict(head_recipe) | {part: learned[part] for part in ("task", "data")}
+    key = digest([source.folder.name, point, *tuning_key(task, learned)])
     yield Tuning(
         row=source.row,
         task=name,
@@ -288,10 +345,16 @@ def plan_task(
         metric=task.metric,
         is_frozen=is_frozen,
         source=source,
-        recipe=recipes[0],
-        head=recipes[1],
+        recipe=recipe,
+        head=head_recipe,
         folder=scale.out / "runs" / f"finetune-{key}",
     )
+
+
+def tuning_key(task: Question, settings: Settings) -> list[object]:
+    """All that decides a score but the model; where the folder of data lies changes nothing."""
+    harmless = finetune.HARMLESS - {"tune.seeds"}  # the best of more seeds is another score
+    return [str(task.train), str(task.dev), without(settings, harmless)]
 
 
 def check_length(name: str, task: Mapping[str, Any], recipe: PretrainRecipe) -> None:
@@ -302,6 +365,11 @@ def check_length(name: str, task: Mapping[str, Any], recipe: PretrainRecipe) -> 
         raise UserError(
             f"{name}: task.max_length {length} is more than the {most} positions of the models"
         )
+
+
+def without(values: Settings, left_out: Collection[str]) -> Settings:
+    """All settings in one table, but for some."""
+    return {name: v for name, v in flatten(values).items() if not is_one_of(name, left_out)}
 
 
 def digest(values: object) -> str:

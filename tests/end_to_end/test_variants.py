@@ -141,9 +141,15 @@ def test_texts_without_a_frame_are_the_text_alone(store: Store) -> None:
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        (("objective=lm",), r'the objective lm goes with model.attention = "left"'),
-        (("objective=lm", "model.layer=lstm"), r"the objective lm goes with"),
-        (("objective=lm+back", "model.attention=left"), r'lm\+back goes with model.layer = "lstm"'),
+        (("objective=lm",), r'the objective lm: .* goes with model.attention = "left"'),
+        (("objective=lm", "model.layer=lstm"), r"take lm\+back with an LSTM"),
+        (("objective=lm+back", "model.attention=left"), r'goes with model.layer = "lstm"'),
+        ((*LEFT, "model.bilstm_layers=1"), r"the objective lm: .* the LSTM on top"),
+        (
+            ("objective=lm+back", "model.layer=lstm", "model.bilstm_layers=1"),
+            r"the objective lm\+back: .* the LSTM on top",
+        ),
+        (("data.masking.unit=next",), r"unit = next hides nothing, so mlm\+nsp has nothing"),
         (("model.layer=lstm", "train.compile=true"), "train.compile is for Transformers"),
         (("data.instances.framed=false",), 'framed = false goes with kind = "full"'),
         (
@@ -159,6 +165,15 @@ def test_texts_without_a_frame_are_the_text_alone(store: Store) -> None:
 def test_what_does_not_go_together_is_refused(sets: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         recipe(*sets)
+
+
+def test_what_no_model_directory_can_hold_is_refused_before_the_first_step(
+    store: Store, tmp_path: Path
+) -> None:
+    albert = ("model.embedding_size=8", "model.share_layers=true", "objective=nsp")
+    with pytest.raises(UserError, match=r"no class of albert with next_sentence alone"):
+        run(store, tmp_path, recipe(*albert))
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_started_model_keeps_its_switches(store: Store, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The heads: what each reads, what it gives, and the names of its weights."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -113,6 +115,9 @@ def test_a_head_that_would_see_what_it_predicts_is_refused() -> None:
         Bert(TINY, ("next_token",))
     with pytest.raises(UserError, match=r'goes with model.layer = "lstm"'):
         Bert(VARIANTS["left"], ("previous_token",))
+    for base, head in (("left", "next_token"), ("lstm", "next_token"), ("lstm", "previous_token")):
+        with pytest.raises(UserError, match=f"{head} would see what it predicts: the LSTM on top"):
+            Bert(replace(VARIANTS[base], bilstm_layers=1), (head,))
 
 
 def test_the_heads_of_two_directions_share_nothing_of_a_row() -> None:

@@ -28,6 +28,7 @@ VARIANTS = {
     "lstm": replace(TINY, layer="lstm"),
     "lstm, factorised": replace(TINY, layer="lstm", embedding_size=10),
     "lstm on top": replace(TINY, bilstm_layers=2),
+    "left, LSTM on top": replace(TINY, attention="left", bilstm_layers=1),
     "all": replace(
         TINY,
         attention="left",
@@ -35,13 +36,14 @@ VARIANTS = {
         share_layers=True,
         positions="sinusoidal",
         combine="product",
-        bilstm_layers=1,
     ),
 }
 
 
 def directed(config: ModelConfig) -> tuple[str, ...]:
     """The heads that such a model can have and a plain BERT cannot."""
+    if config.bilstm_layers:  # which reads both ways
+        return ()
     if config.layer == "lstm":
         return ("next_token", "previous_token")
     return ("next_token",) if config.attention == "left" else ()

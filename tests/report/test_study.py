@@ -1,14 +1,17 @@
 """The report of a study: pairs are of one seed, and what is no evidence is called so."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from bertie.report.study import Loss, Score, StudyResults, read_best, read_losses, write_study
 from tests.report.checker import check_page
 
 
 def score(row: str, seed: int, value: float, task: str = "a") -> Score:
-    return Score(row=row, task=task, seed=seed, point=1.0, value=value)
+    return Score(row=row, task=task, seed=seed, point=1.0, progress=1.01, value=value)
 
 
 def loss(row: str, value: float) -> Loss:
@@ -34,6 +37,7 @@ MADE = StudyResults(
         score("base", 0, 0.25, "b"),
     ),
     losses=(loss("base", 3.0), loss("other", 4.95)),
+    failed={"absent, seed 0": "no memory"},
     command="bertie ablate it",
 )
 
@@ -47,13 +51,14 @@ def test_differences_are_taken_seed_by_seed() -> None:
 def test_the_table_has_ours_and_the_papers(tmp_path: Path) -> None:
     page = write_study(MADE, tmp_path)
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert "| the base | 3.00 | 71.67 ± 20.21 | 25.00 |" in text
-    assert "| another & more | 4.95 | 68.75 ± 8.84 | – |" in text
+    assert "| the base | 3.00 (mask) | 71.67 ± 20.21 | 25.00 |" in text
+    assert "| another & more | 4.95 (mask) | 68.75 ± 8.84 | – |" in text
     assert "| another & more: the paper, another budget | – | (81.2) | – |" in text
     assert "| never run | – | – | – |" in text
     assert "| another & more | +6.25 ± 8.84 | – |" in text
     assert "another & more, seed 0: never left the unigram plateau" in text
     assert "the base, seed 0: never left" not in text
+    assert "absent, seed 0: failed, so it is not in the table: no memory" in text
     assert json.loads((tmp_path / "report.json").read_text())["seeds"] == 3
     shown = page.read_text(encoding="utf-8")
     check_page(shown)
@@ -90,3 +95,34 @@ def test_only_what_was_logged_is_read(tmp_path: Path) -> None:
     assert found is not None
     assert (found.kind, found.value, found.unigram, found.tokens) == ("lm", 2.5, 6.5, 7)
     assert not found.is_plateau
+
+
+def test_a_loss_that_is_no_number_is_no_evidence() -> None:
+    assert loss("base", float("nan")).is_plateau
+    assert not loss("base", 4.8).is_plateau
+
+
+def test_a_curve_stands_where_the_checkpoints_were() -> None:
+    scores = (score("base", 0, 0.5), replace(score("base", 1, 0.75), progress=1.03))
+    made = replace(MADE, scores=scores)
+    assert made.mean_at("base", "a", 1.0) == (1.02, 0.625)
+    assert made.mean_at("other", "a", 1.0) is None
+
+
+@pytest.mark.parametrize(
+    ("logged", "kind"),
+    [
+        ({"random_loss": 3.0, "kept_loss": 0.1, "mlm_loss": 2.0}, "random"),
+        ({"mask_loss": 3.0, "random_loss": 4.0, "mlm_loss": 2.0}, "mask"),
+        ({"lm_loss": 3.0, "back_loss": 4.0}, "lm"),
+    ],
+)
+def test_losses_are_of_what_is_hardest_to_copy(
+    logged: dict[str, float], kind: str, tmp_path: Path
+) -> None:
+    line = {"step": 2, "tokens": 7, "seconds": 1.5, "held_out": logged}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    (tmp_path / "run.json").write_text('{"unigram_entropy": 6.5}', encoding="utf-8")
+    found = read_losses(tmp_path, row="left", seed=4)
+    assert found is not None
+    assert (found.kind, found.value) == (kind, 3.0)

@@ -1,10 +1,11 @@
 """Warnings come when a run looks stuck, and not before one can tell."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from bertie.train.health import check_pairs, find_warnings
+from bertie.train.health import check_pairs, find_warnings, with_warnings
 
 UNIGRAM = 6.0
 FINE = {"step": 500, "progress": 0.5, "skipped": 0, "mlm_loss": 4.0, "nsp_accuracy": 0.9}
@@ -47,3 +48,13 @@ def test_pairs_should_be_half_and_half() -> None:
     assert check_pairs(0, 0) is None and check_pairs(9, 10) is None  # too few to tell
     warning = check_pairs(900, 1000)
     assert warning is not None and "90% of the pairs are NotNext" in warning
+
+
+def test_a_warning_comes_once() -> None:
+    shown: list[Mapping[str, Any]] = []
+    show = with_warnings(shown.append, 2.0)
+    line = {"step": 500, "progress": 0.5, "skipped": 0, "mlm_loss": 3.0, "nsp_accuracy": 0.5}
+    for step in (500, 600):
+        show(line | {"step": step})
+    show({"step": 600, "held_out": {"mask_loss": 9.0}})
+    assert [next(iter(line)) for line in shown] == ["step", "warning", "warning", "step", "step"]

@@ -1,6 +1,7 @@
 """Training: exact under accumulation, the same after a stop, refused where it cannot go on."""
 
 import math
+import pickle
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -419,3 +420,9 @@ def test_wrong_settings_are_refused(store: Store, tmp_path: Path) -> None:
         recipe("train.keep=0")
     with pytest.raises(UserError, match=r"kind = nsp or sentences; found full"):
         recipe("data.instances.kind=full")
+
+
+def test_another_process_can_be_told_of_a_stop() -> None:
+    told = pickle.loads(pickle.dumps(Stopped(signal.SIGTERM, Path("there"))))
+    assert isinstance(told, Stopped)
+    assert (told.number, str(told)) == (signal.SIGTERM, "stopped by SIGTERM; saved in there")

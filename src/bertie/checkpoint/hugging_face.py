@@ -125,6 +125,14 @@ def make_config(model: Bert, dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
+def check_written(model: Bert) -> None:
+    """Refuses a model that no model directory can hold."""
+    check_heads(model.heads)
+    family = family_of(model.config)
+    if family is not None:
+        architecture_of(model.heads, family)
+
+
 def check_heads(heads: Sequence[str]) -> None:
     tasks = find_tasks(heads)
     if len(tasks) > 1:

@@ -38,7 +38,7 @@ def ablate(
 
     `bertie ablate table5 --corpus my_store --data GLUE_AND_MORE --size 4/256/4 --seeds 2`
 
-    `bertie ablate my_study.toml --corpus my_store --data tasks --budget "2 minutes" --at-once 6`
+    `bertie ablate my_study.toml --corpus my_store --data tasks --budget "50M tokens" --at-once 6`
     """
     from bertie.ablate import describe_cost, plan_study, run_study
     from bertie.study import Scale, read_study

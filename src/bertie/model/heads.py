@@ -92,6 +92,11 @@ def read_columns(name: str, config: ModelConfig) -> slice:
     half = config.hidden_size // 2
     if name not in DIRECTED:
         return slice(None)
+    if config.bilstm_layers:
+        raise UserError(
+            f"the head {name} would see what it predicts: the LSTM on top (model.bilstm_layers) "
+            "reads both ways; add it in fine-tuning, with tune.bilstm_layers"
+        )
     if config.layer == "lstm":
         return slice(half) if name == "next_token" else slice(half, None)
     if name == "previous_token" or config.attention != "left":

@@ -22,6 +22,9 @@ from bertie.report.page import (
 from bertie.report.plots import Series, bar_chart, line_chart
 from bertie.report.pretraining import METRICS, RUN, flat_held_out, number, read_facts, read_lines
 
+# The first that a run has logged: at [MASK]; where a random piece was seen, if none is [MASK]; of
+# next tokens; of all predicted tokens.
+KINDS = ("mask", "random", "lm", "mlm")
 PLATEAU = 0.1  # nats below the unigram entropy; a model that stays above has learned no context
 REPORT = "report.html"
 
@@ -33,7 +36,8 @@ class Score:
     row: str
     task: str
     seed: int
-    point: float  # of the budget of pre-training
+    point: float  # of the budget of pre-training, as the study asks
+    progress: float  # of it, that the model had when it was fine-tuned
     value: float
 
 
@@ -43,7 +47,7 @@ class Loss:
 
     row: str
     seed: int
-    kind: str  # mask: at [MASK] positions; lm: of next tokens
+    kind: str  # of KINDS
     value: float
     unigram: float  # what guessing by frequency loses
     tokens: float
@@ -51,7 +55,7 @@ class Loss:
 
     @property
     def is_plateau(self) -> bool:
-        return self.value > self.unigram - PLATEAU
+        return not self.value < self.unigram - PLATEAU  # nor is a NaN below it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +73,7 @@ class StudyResults:
     seeds: int
     scores: tuple[Score, ...]
     losses: tuple[Loss, ...]
+    failed: Mapping[str, str]  # run -> why it is not here
     command: str
 
     def values(self, row: str, task: str, point: float) -> dict[int, float]:
@@ -78,6 +83,13 @@ class StudyResults:
             for one in self.scores
             if (one.row, one.task, one.point) == (row, task, point)
         }
+
+    def mean_at(self, row: str, task: str, point: float) -> tuple[float, float] | None:
+        """Of all seeds: how far the models were trained, and what they scored."""
+        found = [one for one in self.scores if (one.row, one.task, one.point) == (row, task, point)]
+        if not found:
+            return None
+        return mean([one.progress for one in found]), mean([one.value for one in found])
 
     def differences(self, row: str, task: str) -> list[float]:
         """From the first row, seed by seed, at the end of pre-training."""
@@ -108,7 +120,7 @@ def read_losses(folder: Path, *, row: str, seed: int) -> Loss | None:
     if not lines:
         return None
     last, facts = flat_held_out(lines[-1]), read_facts(folder / RUN)
-    kind = "mask" if "mask_loss" in last else "lm" if "lm_loss" in last else "mlm"
+    kind = next((kind for kind in KINDS if f"{kind}_loss" in last), KINDS[-1])
     return Loss(
         row=row,
         seed=seed,
@@ -154,9 +166,9 @@ def score_rows(made: StudyResults) -> Iterator[list[str]]:
     """Ours, and below it the paper's."""
     end = made.points[-1]
     for row, title in made.rows.items():
-        losses = [loss.value for loss in made.losses if loss.row == row]
+        losses = [loss for loss in made.losses if loss.row == row]
         scores = [show(list(made.values(row, task, end).values())) for task in made.tasks]
-        yield [title, show(losses, scale=1), *scores]
+        yield [title, show_losses(losses), *scores]
         if row in made.paper:
             told = made.paper[row]
             cells = [f"({told[task]:.1f})" if task in told else "–" for task in made.tasks]
@@ -192,13 +204,21 @@ def show(values: Sequence[float], *, scale: float = 100, signed: bool = False) -
     return f"{text} ± {scale * spread(values):.2f}" if len(values) > 1 else text
 
 
+def show_losses(losses: Sequence[Loss]) -> str:
+    """Mean and spread, and of what."""
+    kinds = ", ".join(dict.fromkeys(loss.kind for loss in losses))
+    values = show([loss.value for loss in losses], scale=1)
+    return f"{values} ({kinds})" if losses else values
+
+
 def describe(made: StudyResults) -> str:
     seeds = f"mean and spread of {made.seeds} seeds" if made.seeds > 1 else "one seed"
     metrics = ", ".join(f"{task} {metric}" for task, metric in made.tasks.items())
     text = (
         f"Every row had {made.budget} of pre-training. Scores in percent on dev, {seeds}, of the "
-        f"evaluation that is best: {metrics}. Losses in nats: of masked models at [MASK], of "
-        "language models of next tokens; the two do not compare."
+        f"evaluation that is best: {metrics}. Losses in nats: mask at [MASK], random where a "
+        "random piece was seen, lm of next tokens; they compare only between rows of one kind "
+        "with equal [data]."
     )
     if made.paper:
         text += f" In brackets: {made.about_paper or 'the paper'}; read its order, not its height."
@@ -206,7 +226,9 @@ def describe(made: StudyResults) -> str:
 
 
 def find_notes(made: StudyResults) -> Iterator[str]:
-    """What takes a row its worth as evidence."""
+    """What takes a row its worth as evidence, and what is not there."""
+    for name, reason in made.failed.items():
+        yield f"{name}: failed, so it is not in the table: {reason}"
     for row, title in made.rows.items():
         stuck = [loss.seed for loss in made.losses if loss.row == row and loss.is_plateau]
         if stuck:
@@ -229,8 +251,8 @@ def make_plots(made: StudyResults) -> Iterator[Markup]:
             continue
         lines = []
         for row, name in made.rows.items():
-            found = [(point, list(made.values(row, task, point).values())) for point in made.points]
-            there = [(point, mean(values)) for point, values in found if values]
+            found = [made.mean_at(row, task, point) for point in made.points]
+            there = [place for place in found if place is not None]
             lines.append(Series(name=name, x=[x for x, _ in there], y=[y for _, y in there]))
         yield line_chart(lines, title=title, x_label=f"share of {made.budget}")
 

@@ -1,6 +1,9 @@
-"""Signs that a run does not learn, and what to try; pure functions of the figures logged."""
+"""Signs that a run does not learn, and what to try; functions of the figures logged."""
 
 from collections.abc import Mapping
+from typing import Any
+
+from bertie.train.log import Show
 
 MIN_PROGRESS = 0.25  # before that, a plateau at the unigram loss is usual
 MIN_STEPS = 100
@@ -43,3 +46,17 @@ def check_pairs(num_random: int, num_pairs: int) -> str | None:
         f"{num_random / num_pairs:.0%} of the pairs are NotNext, about 50% are wanted; many "
         "documents of a single sentence do this"
     )
+
+
+def with_warnings(show: Show, unigram: float) -> Show:
+    """Shows lines, and after each what it warns of, every kind once."""
+    seen: set[str] = set()
+
+    def show_all(line: Mapping[str, Any]) -> None:
+        show(line)
+        found = find_warnings(line, unigram) if "progress" in line else {}
+        for kind in sorted(found.keys() - seen):
+            seen.add(kind)
+            show({"warning": found[kind]})
+
+    return show_all

@@ -112,7 +112,11 @@ class Stopped(Exception):
 
     def __init__(self, number: int, saved: Path) -> None:
         super().__init__(f"stopped by {signal.Signals(number).name}; saved in {saved}")
-        self.number = number
+        self.number, self.saved = number, saved
+
+    def __reduce__(self) -> tuple[type["Stopped"], tuple[int, Path]]:
+        """Else it could not be told to another process: it is made of more than its message."""
+        return Stopped, (self.number, self.saved)
 
 
 @contextmanager
