@@ -5,6 +5,7 @@ is rounded to one in 256; what stays is scaled by the share that really stays, s
 Ten rounds of Philox for each number took longer than attention itself; this takes a few operations.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -97,6 +98,17 @@ def find_kept_plain(seed: Tensor, rows: Tensor, columns: Tensor, num_dropped: in
     places = mix_plain(rows ^ seed) + multiply(columns >> 2, 0x9E3779B9)
     mixed = mix_mixed_plain(places & 0xFFFFFFFF)
     return ((mixed >> ((columns & 3) * 8)) & 0xFF) >= num_dropped
+
+
+def drop_plain(rows: Tensor, seed: Tensor, dropout: float) -> Tensor:  # (R, C) -> (R, C)
+    """What the kernels drop of these rows is 0, the rest is scaled."""
+    num_dropped = count_dropped(dropout)
+    if not num_dropped:
+        return rows
+    numbers = torch.arange(rows.shape[0], device=rows.device).unsqueeze(1)
+    columns = torch.arange(rows.shape[1], device=rows.device).unsqueeze(0)
+    is_kept = find_kept_plain(mix_plain(seed), numbers, columns, num_dropped)
+    return torch.where(is_kept, rows * (LEVELS / (LEVELS - num_dropped)), 0.0)
 
 
 def find_kept_pairs_plain(seed: Tensor, rows: Tensor, columns: Tensor, num_dropped: int) -> Tensor:

@@ -14,16 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.kernels.chance import (
-    LEVELS,
-    chance_of,
-    count_dropped,
-    find_kept,
-    find_kept_plain,
-    mix,
-    mix_plain,
-)
-from bertie.kernels.norm import MAX_PROGRAMS, shape_of
+from bertie.kernels.chance import chance_of, drop_plain, find_kept, mix
+from bertie.kernels.norm import MAX_PROGRAMS, normalise, shape_of, slope_of_norm
 from bertie.kernels.sums import add_rows
 
 
@@ -46,21 +38,21 @@ class EmbeddingWeights(NamedTuple):
 
 
 @triton.jit
-def sum_of(ids, segments, positions, token, segment, position, rows, columns, is_in, SIZE):
+def look_up(numbers, table, rows, columns, is_in, SIZE: tl.constexpr):
+    """Rows of a table, in float32."""
+    number = tl.load(numbers + rows, mask=is_in, other=0).to(tl.int64)[:, None]
+    is_inside = is_in[:, None] & (columns < SIZE)
+    return tl.load(table + number * SIZE + columns, mask=is_inside, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def sum_of(
+    ids, segments, positions, token, segment, position, rows, columns, is_in, SIZE: tl.constexpr
+):
     """The rows' sums of three tables, (ROWS, WIDTH)."""
-    is_row = is_in[:, None]
-    is_inside = is_row & (columns < SIZE)
-    z = tl.zeros(is_inside.shape, tl.float32)
-    for place in tl.static_range(3):
-        if place == 0:
-            numbers, table = ids, token
-        elif place == 1:
-            numbers, table = segments, segment
-        else:
-            numbers, table = positions, position
-        number = tl.load(numbers + rows, mask=is_in, other=0).to(tl.int64)[:, None]
-        z += tl.load(table + number * SIZE + columns, mask=is_inside, other=0.0)
-    return z
+    z = look_up(ids, token, rows, columns, is_in, SIZE)
+    z += look_up(segments, segment, rows, columns, is_in, SIZE)
+    return z + look_up(positions, position, rows, columns, is_in, SIZE)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -88,11 +80,7 @@ def embed_forward(
     columns = tl.arange(0, WIDTH)[None, :]
     is_column, is_in = columns < SIZE, rows < num_rows
     z = sum_of(ids, segments, positions, token, segment, position, rows, columns, is_in, SIZE)
-    center = tl.sum(z, 1, keep_dims=True) / SIZE
-    off = tl.where(is_column, z - center, 0.0)
-    inverse = tl.rsqrt(tl.sum(off * off, 1, keep_dims=True) / SIZE + eps)
-    normed = off * inverse * tl.load(weight + columns, mask=is_column, other=0.0)
-    normed += tl.load(shift + columns, mask=is_column, other=0.0)
+    normed, center, inverse = normalise(z, weight, shift, columns, eps, SIZE)
     rows = rows[:, None]
     if NUM_DROPPED > 0:
         is_kept = find_kept(mix(tl.load(seed).to(tl.uint32)), rows, columns, NUM_DROPPED)
@@ -148,10 +136,8 @@ def embed_backward(
         x = tl.where(is_inside, (z - center) * inverse, 0.0)
         d_weight += g * x
         d_shift += g
-        g *= scales
-        along = tl.sum(g * x, 1, keep_dims=True) / SIZE
-        level = tl.sum(g, 1, keep_dims=True) / SIZE
-        tl.store(d_sum + places, (g - level - x * along) * inverse, mask=is_inside)
+        d = slope_of_norm(g * scales, x, inverse, SIZE)
+        tl.store(d_sum + places, d, mask=is_inside)
     mine = sums + tl.program_id(0) * 2 * SIZE + columns
     tl.store(mine, tl.sum(d_weight, 0, keep_dims=True), mask=is_column)
     tl.store(mine + SIZE, tl.sum(d_shift, 0, keep_dims=True), mask=is_column)
@@ -242,10 +228,4 @@ def embed_plain(
     w = weights
     summed = w.token[places.ids] + w.segment[places.segments] + w.position[places.positions]
     normed = F.layer_norm(summed, w.norm.shape, w.norm, w.norm_bias, eps)
-    num_dropped = count_dropped(dropout)
-    if not num_dropped:
-        return normed
-    rows = torch.arange(normed.shape[0], device=normed.device).unsqueeze(1)
-    columns = torch.arange(normed.shape[1], device=normed.device).unsqueeze(0)
-    is_kept = find_kept_plain(mix_plain(seed), rows, columns, num_dropped)
-    return torch.where(is_kept, normed * (LEVELS / (LEVELS - num_dropped)), 0.0)
+    return drop_plain(normed, seed, dropout)

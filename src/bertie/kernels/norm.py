@@ -8,19 +8,31 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.kernels.chance import (
-    LEVELS,
-    chance_of,
-    count_dropped,
-    find_kept,
-    find_kept_plain,
-    mix,
-    mix_plain,
-)
+from bertie.kernels.chance import chance_of, drop_plain, find_kept, mix
 from bertie.kernels.sums import add_rows
 
 ROW_ELEMENTS = 1024  # of a program at a time
 MAX_PROGRAMS = 132 * 12  # of the backward kernel, each with sums of its own
+
+
+@triton.jit
+def normalise(z, weight, shift, columns, eps, SIZE: tl.constexpr):
+    """Normed rows, with their means and 1 / deviations."""
+    is_column = columns < SIZE
+    center = tl.sum(z, 1, keep_dims=True) / SIZE  # (ROWS, 1)
+    off = tl.where(is_column, z - center, 0.0)
+    inverse = tl.rsqrt(tl.sum(off * off, 1, keep_dims=True) / SIZE + eps)
+    normed = off * inverse * tl.load(weight + columns, mask=is_column, other=0.0)
+    normed += tl.load(shift + columns, mask=is_column, other=0.0)
+    return normed, center, inverse
+
+
+@triton.jit
+def slope_of_norm(g, x, inverse, SIZE: tl.constexpr):
+    """The gradient of what was normed to x, of which g is that of x."""
+    along = tl.sum(g * x, 1, keep_dims=True) / SIZE
+    level = tl.sum(g, 1, keep_dims=True) / SIZE
+    return (g - level - x * along) * inverse
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -55,11 +67,7 @@ def norm_forward(
         z = tl.where(is_kept, z * SCALE, 0.0)
     z += tl.load(residual + places, mask=is_inside, other=0.0).to(tl.float32)
     z = tl.where(is_column, z, 0.0)
-    center = tl.sum(z, 1, keep_dims=True) / SIZE  # (ROWS, 1)
-    off = tl.where(is_column, z - center, 0.0)
-    inverse = tl.rsqrt(tl.sum(off * off, 1, keep_dims=True) / SIZE + eps)
-    normed = off * inverse * tl.load(weight + columns, mask=is_column, other=0.0)
-    normed += tl.load(shift + columns, mask=is_column, other=0.0)
+    normed, center, inverse = normalise(z, weight, shift, columns, eps, SIZE)
     tl.store(out + places, normed.to(out.dtype.element_ty), mask=is_inside)
     if IS_SAVED:
         tl.store(summed + places, z.to(summed.dtype.element_ty), mask=is_inside)
@@ -103,10 +111,7 @@ def norm_backward(
         x = tl.where(is_inside, (z - center) * inverse, 0.0)
         d_weight += g * x
         d_shift += g
-        g *= scales
-        along = tl.sum(g * x, 1, keep_dims=True) / SIZE
-        level = tl.sum(g, 1, keep_dims=True) / SIZE
-        d = (g - level - x * along) * inverse
+        d = slope_of_norm(g * scales, x, inverse, SIZE)
         tl.store(d_residual + places, d.to(d_residual.dtype.element_ty), mask=is_inside)
         if NUM_DROPPED > 0:
             is_kept = find_kept(mix(tl.load(seed).to(tl.uint32)), rows, columns, NUM_DROPPED)
@@ -207,11 +212,5 @@ def add_norm_plain(
     eps: float,
 ) -> Tensor:
     """The twin, with torch's own operations and the same chance."""
-    y = y + bias
-    num_dropped = count_dropped(dropout)
-    if num_dropped:
-        rows = torch.arange(y.shape[0], device=y.device).unsqueeze(1)
-        columns = torch.arange(y.shape[1], device=y.device).unsqueeze(0)
-        is_kept = find_kept_plain(mix_plain(seed), rows, columns, num_dropped)
-        y = torch.where(is_kept, y * (LEVELS / (LEVELS - num_dropped)), 0.0)
-    return F.layer_norm(residual + y, weight.shape, weight, shift, eps)
+    summed = residual + drop_plain(y + bias, seed, dropout)
+    return F.layer_norm(summed, weight.shape, weight, shift, eps)
