@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bertie.errors import UserError
 from bertie.model.bert import Bert, Packed, pack
+from bertie.model.config import ModelConfig
 from tests.model.tiny import TINY, VARIANTS, directed, make, sequences
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
