@@ -1,6 +1,8 @@
 """A run on a GPU: fed by the loader, beside batches that are already there; kernels on and off.
 
-    python benchmarks/pretrain_gpu.py --store STORE                    # base, 300 steps of 512
+    python benchmarks/pretrain_gpu.py speed --store STORE              # base, 300 steps of 512
+    python benchmarks/pretrain_gpu.py curves --store STORE
+    ... curves --size mini --steps 1500 --peak 1e-3                    # well below guessing
 
 The run is that of `bertie pretrain`, with its loop, its log and processes that make batches of the
 store. Its speed is the median over its lines, the first third left out; that of batches which lie
@@ -46,7 +48,7 @@ def make_recipe(options: argparse.Namespace) -> PretrainRecipe:
         store=options.store,
         model=named_size(options.size),
         data=DataConfig(instances=InstanceConfig(max_length=LENGTH), loader=loader),
-        optim=OptimConfig(name="adamw", peak=3e-4, warmup=0.1, schedule="linear"),
+        optim=OptimConfig(name="adamw", peak=options.peak, warmup=0.1, schedule="linear"),
         train=TrainConfig(
             budget=f"{options.steps} steps",
             precision="bf16",
@@ -94,33 +96,23 @@ def compare(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--store", type=Path, required=True, help="of `bertie prepare`")
-    parser.add_argument("--size", default="base")
-    parser.add_argument("--batch", type=int, default=512, help="sequences a step")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    recipe = make_recipe(options)
-    with TemporaryDirectory() as folder:
-        first = run(recipe, Path(folder), seed=0, kernels=True)
-        ready = measure_ready(recipe, options.rounds)
-        second = run(recipe, Path(folder), seed=1, kernels=True)
-        plain = run(recipe, Path(folder), seed=0, kernels=False)
-    result = {
-        "device": torch.cuda.get_device_name(),
-        "size": options.size,
-        "sequences_a_step": options.batch,
-        "workers": options.workers,
+def measure_speed(recipe: PretrainRecipe, folder: Path, rounds: int) -> dict[str, Any]:
+    lines = run(recipe, folder, seed=0, kernels=True)
+    ready = measure_ready(recipe, rounds)
+    return {
         "tokens_per_s": {
-            "fed by the loader": round(speed_of(first)),
-            "fed by the loader, another seed": round(speed_of(second)),
+            "fed by the loader": round(speed_of(lines)),
             "batches already there": round(ready),
-            "fed, without kernels": round(speed_of(plain)),
         },
-        "fed_share_of_ready": round(speed_of(first) / ready, 4),
+        "fed_share_of_ready": round(speed_of(lines) / ready, 4),
+    }
+
+
+def measure_curves(recipe: PretrainRecipe, folder: Path) -> dict[str, Any]:
+    first = run(recipe, folder, seed=0, kernels=True)
+    second = run(recipe, folder, seed=1, kernels=True)
+    plain = run(recipe, folder, seed=0, kernels=False)
+    return {
         "without_kernels_to_with": compare(plain, first),
         "another_seed_to_with": compare(second, first),
         "mlm_loss": {
@@ -128,9 +120,33 @@ def main() -> None:
             for name, lines in (("kernels", first), ("another seed", second), ("plain", plain))
         },
     }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("part", choices=("speed", "curves"))
+    parser.add_argument("--store", type=Path, required=True, help="of `bertie prepare`")
+    parser.add_argument("--size", default="base")
+    parser.add_argument("--batch", type=int, default=512, help="sequences a step")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--peak", type=float, default=3e-4, help="rate of learning")
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    recipe = make_recipe(options)
+    with TemporaryDirectory() as folder:
+        measured = (
+            measure_speed(recipe, Path(folder), options.rounds)
+            if options.part == "speed"
+            else measure_curves(recipe, Path(folder))
+        )
+    settings = {"size": options.size, "sequences_a_step": options.batch, "peak": options.peak}
+    result = {"device": torch.cuda.get_device_name(), **settings, "workers": options.workers}
+    result |= measured
     for name, value in result.items():
         print(name, value)
-    print("saved", machine.save("pretrain-cuda", machine.describe("torch", "numpy"), result))
+    about = machine.describe("torch", "numpy")
+    print("saved", machine.save(f"pretrain-{options.part}-{options.size}-cuda", about, result))
 
 
 if __name__ == "__main__":
