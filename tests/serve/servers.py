@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -151,3 +152,13 @@ def wait_until_ready(server: Server) -> Server:
 
 def named(models: dict[str, Path], names: Sequence[str] | None = None) -> list[str]:
     return [f"{name}={path}" for name, path in models.items() if names is None or name in names]
+
+
+def begin(server: Server, head: str, length: int = 2) -> socket.socket:
+    """Sends a request but for its body."""
+    host, port = urlsplit(server.address).netloc.split(":")
+    connection = socket.create_connection((host, int(port)))
+    fields = "host: x\r\ncontent-type: application/json\r\n"
+    fields += f"content-length: {length}\r\n"
+    connection.sendall(f"{head} HTTP/1.1\r\n{fields}\r\n".encode())
+    return connection

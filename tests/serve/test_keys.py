@@ -1,5 +1,6 @@
 """Keys are read from a file, and compared without giving anything away."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from bertie.errors import UserError
 from bertie.serve.keys import Keys
 from bertie.serve.refusals import Refused
+from tests.serve.servers import named, serving
 
 LONG = "0123456789abcdef"
 
@@ -39,3 +41,29 @@ def test_a_file_that_protects_nothing_is_refused(tmp_path: Path, text: str, mess
     path.write_text(text, "utf-8")
     with pytest.raises(UserError, match=message):
         Keys.read(path)
+
+
+def test_keys_open_what_needs_them(models: dict[str, Path], tmp_path: Path) -> None:
+    keys = tmp_path / "keys.txt"
+    keys.write_text("# two\nthe-first-key-of-all\n\nthe-second-key-of-all\n", "utf-8")
+    with serving(*named(models, ["mood"]), "--api-key-file", str(keys)) as locked:
+        for path in ("/", "/docs", "/health", "/ready", "/openapi.json", "/page/style.css"):
+            assert locked.get(path).status == 200, path
+        for path in ("/v1/models", "/metrics", "/v1/nope"):
+            assert locked.get(path).status == 401, path
+        sent = {"texts": "Paris"}
+        refused = locked.post("/v1/mood/classify", sent)
+        assert refused.status == 401 and refused.headers["www-authenticate"] == "Bearer"
+        assert "Authorization: Bearer KEY" in refused.message
+        wrong = locked.post("/v1/mood/classify", sent, authorization="Bearer the-third")
+        assert wrong.status == 401 and "not known here" in wrong.message
+        for headers in (
+            {"authorization": "Bearer the-first-key-of-all"},
+            {"authorization": "bearer the-second-key-of-all"},
+            {"x-api-key": "the-second-key-of-all"},
+        ):
+            assert locked.post("/v1/mood/classify", sent, **headers).status == 200
+        assert locked.stop() == 0
+    lines = "".join(locked.log)
+    assert "key-of-all" not in lines, "a key has no place in the log"
+    assert len({json.loads(line)["key"] for line in locked.log if '"key"' in line}) == 2

@@ -1,6 +1,7 @@
 """Numbers in Prometheus' own format."""
 
 from bertie.serve.metrics import Histogram, Metrics
+from tests.serve.servers import Server
 
 
 def test_buckets_count_all_that_is_at_most_as_large() -> None:
@@ -30,3 +31,22 @@ def test_every_number_has_a_type_and_every_line_an_end() -> None:
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(set(names)) == len(names) and text.endswith("\n")
     assert {"bertie_request_seconds", "bertie_batch_texts", "bertie_tokens_total"} <= set(names)
+
+
+def test_metrics_count_what_happens(server: Server) -> None:
+    before = server.metrics()
+    server.post("/v1/mood/classify", {"texts": ["a", "b", "c"]})
+    server.post("/v1/made-up-name/classify", {"texts": "a"})
+    after = server.metrics()
+
+    def grown(name: str) -> float:
+        return after[name] - before.get(name, 0)
+
+    labels = '{model="mood",verb="classify"'
+    assert grown(f'bertie_requests_total{labels},status="200"}}') == 1
+    assert grown(f"bertie_request_seconds_count{labels}}}") == 1
+    assert grown(f'bertie_request_seconds_bucket{labels},le="+Inf"}}') == 1
+    assert grown('bertie_texts_total{model="mood"}') == 3
+    assert grown('bertie_batch_texts_sum{model="mood"}') == 3
+    assert after["process_resident_memory_bytes"] > 1e7
+    assert not any("made-up" in name for name in after)
