@@ -115,7 +115,11 @@ def read_training(work: Path, run: str, sets: Sequence[str]) -> PretrainRecipe:
 def train(work: Path, run: str, recipe: PretrainRecipe) -> None:
     if is_done(work / run / "model", work / f"{run}.json", asdict(recipe), HARMLESS):
         return
-    made = pretrain(recipe, show=lambda line: print(describe_with_time(line), flush=True))
+    made = pretrain(
+        recipe,
+        command=sys.argv,
+        show=lambda line: print(describe_with_time(line), flush=True),
+    )
     print(f"{made.model}: {made.counters.tokens:,} tokens in {made.counters.seconds:.0f} s")
 
 

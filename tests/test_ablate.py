@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def files_below(folder: Path) -> dict[Path, int]:
 def whole(file: Path, store: Store, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a study of two seeds that was never stopped."""
     out = tmp_path_factory.mktemp("whole")
-    return run_study(*prepare(file, store, data, out, seeds=2), out / "toy", command="bertie")
+    return run_study(*prepare(file, store, data, out, seeds=2), out / "toy", command=["bertie"])
 
 
 def test_the_report_says_what_the_runs_have_logged(
@@ -184,7 +185,7 @@ def test_nothing_is_done_twice(whole: Path, file: Path, store: Store, data: Path
         "pre-training: 0 runs to do, 4 done",
         "fine-tuning: 0 runs to do, 22 done",  # of 24: frozen, the LSTM on top is not there
     ]
-    assert run_study(*prepared, out / "toy", command="bertie") == whole
+    assert run_study(*prepared, out / "toy", command=["bertie"]) == whole
     assert files_below(out / "runs") == before
     assert whole.read_bytes() == report
 
@@ -209,10 +210,10 @@ def test_a_study_that_was_killed_anywhere_gives_the_same_table(
     prepared = prepare(file, store, data, tmp_path, seeds=2)
     for place in (13, 40, 90, 60, 33):
         with pytest.raises(Died):
-            run_study(*prepared, tmp_path / "toy", command="bertie", show=dies_at(place))
+            run_study(*prepared, tmp_path / "toy", command=["bertie"], show=dies_at(place))
         assert not (tmp_path / "toy").exists()
     assert any(is_tuned(run) for run in prepared[2].tunings)  # some of both kinds were done
-    report = run_study(*prepared, tmp_path / "toy", command="bertie")
+    report = run_study(*prepared, tmp_path / "toy", command=["bertie"])
     assert found_in(report) == found_in(whole)
     assert any("goes on from" in note for note in notes)
 
@@ -256,10 +257,10 @@ def test_points_on_the_way_are_fine_tuned_from_their_checkpoints(
         find_starts(source)
 
 
-def fails_for_left(run: Pretraining, show: Show) -> None:
+def fails_for_left(run: Pretraining, show: Show, *, command: Sequence[str]) -> None:
     if run.row == "left":
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
-    run_pretraining(run, show)
+    run_pretraining(run, show, command=command)
 
 
 def stops(run: int, show: Show) -> None:

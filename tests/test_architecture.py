@@ -75,3 +75,9 @@ def test_print_only_where_people_read() -> None:
             continue
         calls = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call)]
         assert not [c.lineno for c in calls if getattr(c.func, "id", "") == "print"], path
+
+
+def test_only_the_command_line_knows_what_was_typed() -> None:
+    for path in FILES:
+        if path.relative_to(SOURCE).parts[0] != "cli":
+            assert "sys.argv" not in path.read_text("utf-8"), path

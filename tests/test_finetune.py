@@ -101,6 +101,8 @@ def test_a_task_is_learned_reported_and_evaluated_the_same(
     assert scores[report["metric"]] == 1  # learned by heart
     assert report["tests"] == {str(data): scores}
     assert report["command"].startswith(f"bertie finetune --model {model} --task {task} --train")
+    record = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    assert record["command"][1:6] == ["finetune", "--model", str(model), "--task", task]
 
     said = bertie("evaluate", out / "model", "--data", data, "--out", tmp_path / "answers")
     assert said.code == 0 and "1.0000" in said.out

@@ -156,7 +156,7 @@ def recipe(task: str, *sets: str, **paths: Path | None) -> FinetuneRecipe:
 
 
 def tune(task: str, *sets: str, show: Any = lambda line: None, **paths: Path | None) -> Finetuned:
-    return finetune(recipe(task, *sets, **paths), show=show)
+    return finetune(recipe(task, *sets, **paths), command=["bertie", "finetune"], show=show)
 
 
 def only_run(out: Path) -> Path:

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -17,6 +18,7 @@ from bertie.features import make_features
 from bertie.finetune import finetune
 from bertie.model.config import ModelConfig, train_flops
 from bertie.pretrain import data_of, pretrain
+from bertie.report.command import show_command
 from bertie.report.study import Score, StudyResults, read_best, read_losses, write_study
 from bertie.study import Pretraining, Scale, Study, Tuning, plan_pretraining, plan_tuning
 from bertie.train.budget import Budget
@@ -111,7 +113,7 @@ def run_study(
     folder: Path,
     *,
     at_once: int = 1,
-    command: str = "",
+    command: Sequence[str] = (),
     show: Show = lambda line: None,
 ) -> Path:
     """All runs that are not done, some `at_once`; then the report, from their metrics.
@@ -119,9 +121,9 @@ def run_study(
     A run that fails is told at the end, and the others are run all the same.
     """
     check_at_once(plan, at_once)
-    failed = run_all(run_pretraining, plan.to_pretrain, at_once, show)
+    failed = run_all(partial(run_pretraining, command=command), plan.to_pretrain, at_once, show)
     ready = [run for run in plan.to_tune if is_pretrained(run.source)]
-    failed |= run_all(run_tuning, ready, at_once, show)
+    failed |= run_all(partial(run_tuning, command=command), ready, at_once, show)
     report = write_study(gather(study, scale, plan, command, failed), folder)
     if failed:
         told = "\n".join(f"  {name}: {reason}" for name, reason in failed.items())
@@ -200,21 +202,22 @@ def name_of(run: Pretraining | Tuning) -> str:
     return f"{name}, {run.task}" + (f" at {run.point:.0%}" if run.point < 1 else "")
 
 
-def run_pretraining(run: Pretraining, show: Show) -> None:
-    pretrain(run.recipe, show=show)
+def run_pretraining(run: Pretraining, show: Show, *, command: Sequence[str]) -> None:
+    pretrain(run.recipe, command=command, show=show)
 
 
-def run_tuning(run: Tuning, show: Show) -> None:
+def run_tuning(run: Tuning, show: Show, *, command: Sequence[str]) -> None:
     start = find_starts(run.source)[run.point]
     run.folder.mkdir(parents=True, exist_ok=True)
     write_json(run.folder / START, {"model": str(start.model), "progress": start.progress})
     if run.is_frozen:
-        tune_head(run, start.model, show)
+        tune_head(run, start.model, show, command=command)
     else:
-        finetune(replace(run.recipe, model=start.model, out=run.folder), show=show)
+        recipe = replace(run.recipe, model=start.model, out=run.folder)
+        finetune(recipe, command=command, show=show)
 
 
-def tune_head(run: Tuning, model: Path, show: Show) -> None:
+def tune_head(run: Tuning, model: Path, show: Show, *, command: Sequence[str]) -> None:
     """A head on the features of the files, which are removed when it is trained."""
     stores, files = run.folder.with_name(f"{run.folder.name}-features"), run.recipe.data
     made = {}
@@ -232,7 +235,8 @@ def tune_head(run: Tuning, model: Path, show: Show) -> None:
             )
     data = DataFiles(train=made["train"], dev=made.get("dev"), dev_share=files.dev_share)
     task = {"name": run.recipe.task["name"], "metric": run.metric}
-    finetune(replace(run.head, task=task, data=data, out=run.folder), show=show)
+    recipe = replace(run.head, task=task, data=data, out=run.folder)
+    finetune(recipe, command=command, show=show)
     shutil.rmtree(stores)
 
 
@@ -275,7 +279,7 @@ def find_checkpoint_at(source: Pretraining, point: float) -> Start | None:
 
 
 def gather(
-    study: Study, scale: Scale, plan: Plan, command: str, failed: Mapping[str, str]
+    study: Study, scale: Scale, plan: Plan, command: Sequence[str], failed: Mapping[str, str]
 ) -> StudyResults:
     """What the metrics of all runs that are done say."""
     scores = [score for run in plan.tunings if (score := read_score(run)) is not None]
@@ -299,7 +303,7 @@ def gather(
         scores=tuple(scores),
         losses=tuple(losses),
         failed=dict(failed),
-        command=command,
+        command=show_command(command),
     )
 
 

@@ -6,9 +6,7 @@ OUT/model.
 
 import itertools
 import json
-import shlex
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -27,6 +25,7 @@ from bertie.evaluate import open_task, predict_all, write_predictions
 from bertie.feature_sets import open_alike, read_feature_sets
 from bertie.findings import find_majority, make_findings
 from bertie.learners import BertLearner, HeadLearner, Learner, RunSpec
+from bertie.report.command import show_command
 from bertie.report.finetuning import write_finetuning_report
 from bertie.report.results import FinetuneResults, FinetuneRun
 from bertie.tasks import name_of
@@ -81,10 +80,15 @@ class Finetuned:
     report: Path
 
 
-def finetune(recipe: FinetuneRecipe, *, show: Show = lambda line: None) -> Finetuned:
-    """Runs what is not done yet, keeps the model that is best on dev, and reports."""
+def finetune(
+    recipe: FinetuneRecipe, *, command: Sequence[str] = (), show: Show = lambda line: None
+) -> Finetuned:
+    """Runs what is not done yet, keeps the model that is best on dev, and reports.
+
+    `command` is what was typed, word by word; it is recorded.
+    """
     with open_world(recipe.train.device) as world:
-        tuning = begin(recipe, world, show if world.is_first else lambda line: None)
+        tuning = begin(recipe, world, command, show if world.is_first else lambda line: None)
         specs, runs = list(plan_runs(recipe)), list[FinetuneRun]()
         for number, spec in enumerate(specs, 1):
             tuning.show({"note": f"run {number} of {len(specs)}: {spec.name}"})
@@ -105,7 +109,7 @@ def finetune(recipe: FinetuneRecipe, *, show: Show = lambda line: None) -> Finet
 # --- what a fine-tuning begins with ---
 
 
-def begin(recipe: FinetuneRecipe, world: World, show: Show) -> Tuning:
+def begin(recipe: FinetuneRecipe, world: World, command: Sequence[str], show: Show) -> Tuning:
     """Reads the data, and sees that what the folder holds is of the same settings."""
     out = recipe.out
     if out is None or recipe.data.train is None:
@@ -121,7 +125,7 @@ def begin(recipe: FinetuneRecipe, world: World, show: Show) -> Tuning:
         check_same(out, read_json(out / RECORD)["settings"], settings, harmless=HARMLESS)
     world.wait()
     if world.is_first:
-        begin_record(out, settings, world)
+        begin_record(out, settings, world, command=command)
         for note in (*sets.notes, *sets.remarks):
             show({"note": note})
     return Tuning(
@@ -133,6 +137,7 @@ def begin(recipe: FinetuneRecipe, world: World, show: Show) -> Tuning:
         settings=settings,
         majority=find_majority(sets.task, sets.train.examples, sets.dev.examples),
         world=world,
+        command=command,
         show=show,
     )
 
@@ -291,7 +296,7 @@ def summarise(tuning: Tuning, runs: Sequence[FinetuneRun]) -> FinetuneResults:
         runs=tuple(runs),
         num_train=len(sets.train.examples),
         num_dev=len(sets.dev.examples),
-        command=shlex.join(["bertie", *sys.argv[1:]]),
+        command=show_command(tuning.command),
         settings={k: v for k, v in flatten(values).items() if not is_one_of(k, ELSEWHERE)},
         majority=tuning.majority,
         data=sets.notes,

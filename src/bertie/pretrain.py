@@ -148,8 +148,13 @@ class Pretrained:
     guessing: dict[str, float]  # what that gives at the held-out [MASK] positions
 
 
-def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretrained:
-    """Trains a model on a store, going on where an earlier run in the same folder stopped."""
+def pretrain(
+    recipe: PretrainRecipe, *, command: Sequence[str] = (), show: Show = lambda line: None
+) -> Pretrained:
+    """Trains a model on a store, going on where an earlier run in the same folder stopped.
+
+    `command` is what was typed, word by word; it is recorded.
+    """
     if recipe.store is None or recipe.out is None:
         raise UserError("say what to train on and where to write: --store STORE --out RUN")
     with open_world(recipe.train.device) as world:
@@ -174,7 +179,7 @@ def pretrain(recipe: PretrainRecipe, *, show: Show = lambda line: None) -> Pretr
         )
         unigram = unigram_entropy(store)
         if world.is_first:
-            begin_record(out, settings, world, unigram_entropy=unigram)
+            begin_record(out, settings, world, command=command, unigram_entropy=unigram)
             for note in (*notes, *preflight(plan, model, store, unigram, checkpoint)):
                 show({"note": note})
         held_out = [HeldOut(store, phase.data, recipe, world) for phase in plan.phases]

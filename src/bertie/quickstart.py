@@ -76,12 +76,13 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Screen:
-    """Bars to show while something is done."""
+    """What it is run from: bars to show while something is done, and what was typed."""
 
     progress: Callable[[], AbstractContextManager[Progress]] = lambda: nullcontext(
         lambda what, done, total: None
     )
     watch: Callable[[], AbstractContextManager[Show]] = lambda: nullcontext(lambda line: None)
+    command: tuple[str, ...] = ()  # word by word, for the records of the runs
 
 
 def run_quickstart(
@@ -133,7 +134,7 @@ def adapt(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
     recipe = replace(recipe, start=Path(NAME), store=store, out=run)
     before = evaluate_start(recipe)
     with screen.watch() as show:
-        made = pretrain(recipe, show=show)
+        made = pretrain(recipe, command=screen.command, show=show)
     yield from compare_perplexity(before, made)
     begin(out)
     yield from fill_before_and_after(find_model(), made.model)
@@ -240,8 +241,9 @@ def pretrain_and_compare(out: Path, scale: Scale, screen: Screen) -> Iterator[st
         if folder == BEFORE:
             yield "  the model as it begins: the rate of the first step is 0"
         recipe = read_recipe(PretrainRecipe, "quickstart", sets)
+        recipe = replace(recipe, store=out / STORE, out=out / folder)
         with (screen if folder == RUN else Screen()).watch() as show:
-            made[folder] = pretrain(replace(recipe, store=out / STORE, out=out / folder), show=show)
+            made[folder] = pretrain(recipe, command=screen.command, show=show)
     yield from compare(made[BEFORE], made[RUN])
 
 
@@ -312,7 +314,7 @@ def tell_packages(out: Path, scale: Scale, screen: Screen) -> Iterator[str]:
             data=replace(recipe.data, train=out / TRAIN, test=(out / TEST,)),
         )
         with screen.watch() as show:
-            made[folder] = finetune(recipe, show=show)
+            made[folder] = finetune(recipe, command=screen.command, show=show)
     begin(out)
     yield from compare_tuned(made, out / TEST)
 

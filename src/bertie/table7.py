@@ -12,6 +12,7 @@ from bertie.evaluate import evaluate_file
 from bertie.features import OnProgress, make_features
 from bertie.finetune import finetune, plan_runs
 from bertie.model.feature_head import Combination, combined_layers
+from bertie.report.command import show_command
 from bertie.report.results import FinetuneRun
 from bertie.report.table7 import CombinationScores, Table7, write_table7
 from bertie.train.log import Show
@@ -86,12 +87,12 @@ def make_table7(
     recipe: FinetuneRecipe,
     stores: DataFiles,
     *,
-    command: str,
+    command: Sequence[str],
     show: Show = lambda line: None,
 ) -> TableMade:
     """Trains the heads on the stores, in OUT/heads, and writes OUT/table.*; goes on if stopped.
 
-    `command` is what makes the same table again, to be read in it.
+    `command` is what was typed, word by word: it makes the same table again, and is read in it.
     """
     assert recipe.out is not None and recipe.head is not None
     possible = possible_of(source, recipe)
@@ -102,14 +103,14 @@ def make_table7(
         head=replace(recipe.head, combinations=tuple(possible)),
         out=recipe.out / "heads",
     )
-    results = finetune(heads, show=show).results
+    results = finetune(heads, command=command, show=show).results
     left_out = [c for c in recipe.head.combinations if c not in possible]
     made = Table7(
         model=str(source),
         data=str(recipe.data.train),
         metric=results.metric,
         rows=tuple(make_rows(heads, results.metric, results.runs, recipe.data.test)),
-        command=command,
+        command=show_command(command),
         notes=tuple(f"left out: {c}; the model has too few layers" for c in left_out),
     )
     return TableMade(table=made, page=write_table7(made, recipe.out))

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -91,6 +91,7 @@ class Tuning:
     settings: dict[str, Any]  # as JSON can hold them
     majority: float | None  # the score of always giving the most frequent label
     world: World
+    command: Sequence[str]  # that was typed, word by word
     show: Show
 
     def folder(self, spec: RunSpec) -> Path:

@@ -17,10 +17,11 @@ BEFORE = {"train": {"seed": 3, "keep": 1}, "test": ["a", "b"], "name": "x"}
 def test_a_record_says_what_is_run_and_on_what(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".run.json.draft-7").write_text("{", encoding="utf-8")  # left by a kill
-    begin_record(tmp_path / "run", BEFORE, World(), note="more")
+    begin_record(tmp_path / "run", BEFORE, World(), command=("bertie", "x y"), note="more")
     values = json.loads((tmp_path / "run" / "run.json").read_text(encoding="utf-8"))
     assert values["settings"] == BEFORE and values["note"] == "more" and values["gpu"] is None
-    assert {"command", "started", "processes", "threads", "machine", "versions"} <= values.keys()
+    assert values["command"] == ["bertie", "x y"]
+    assert {"started", "processes", "threads", "machine", "versions"} <= values.keys()
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
 
 

@@ -394,7 +394,7 @@ def pretrain(
         check_new(settings)
     try:
         with watch() as show:
-            made = run(settings, show=show)
+            made = run(settings, command=sys.argv, show=show)
     except Stopped as stopped:
         print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
         raise SystemExit(128 + stopped.number) from None
@@ -434,8 +434,9 @@ def quickstart(
     from bertie.train.log import watch
     from bertie.train.loop import Stopped
 
+    screen = Screen(progress=progress_bar, watch=watch, command=tuple(sys.argv))
     try:
-        for line in run_quickstart(out, Scale(), Screen(progress=progress_bar, watch=watch)):
+        for line in run_quickstart(out, Scale(), screen):
             print(line, flush=True)
     except Stopped as stopped:
         raise SystemExit(128 + stopped.number) from None

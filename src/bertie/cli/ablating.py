@@ -1,6 +1,5 @@
 """The verb for studies: many small runs of equal budgets, and what they show."""
 
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -63,12 +62,11 @@ def ablate(
     plan = plan_study(asked, scale)
     for line in describe_cost(plan):
         print(line, flush=True)
-    command = shlex.join(["bertie", *sys.argv[1:]])
     try:
         with watch() as show:
             folder = out / Path(study).stem
             report = run_study(
-                asked, scale, plan, folder, at_once=at_once, command=command, show=show
+                asked, scale, plan, folder, at_once=at_once, command=sys.argv, show=show
             )
     except Stopped as stopped:
         print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)

@@ -1,7 +1,6 @@
 """The verbs of the feature-based way: a feature store, and the paper's Table 7."""
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -119,8 +118,7 @@ def table7(
         with progress_bar() as on_progress:
             stores = make_stores(source, recipe, on_progress=on_progress)
         with watch() as show:
-            command = shlex.join(["bertie", *sys.argv[1:]])
-            made = make_table7(source, recipe, stores, command=command, show=show)
+            made = make_table7(source, recipe, stores, command=sys.argv, show=show)
     except Stopped as stopped:
         print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
         raise SystemExit(128 + stopped.number) from None

@@ -76,7 +76,7 @@ def finetune(
     settings = read_recipe(FinetuneRecipe, recipe, [*(sets or []), *shorthands])
     try:
         with watch() as show:
-            made = run(settings, show=show)
+            made = run(settings, command=sys.argv, show=show)
     except Stopped as stopped:
         print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
         raise SystemExit(128 + stopped.number) from None

@@ -51,7 +51,7 @@ def write_finetuning_report(results: FinetuneResults, out: Path) -> Path:
         *error_table(results),
         heading("How to repeat it"),
         *(paragraph(line, "soft") for line in results.data),
-        code(results.command),
+        *([code(results.command)] if results.command else []),
         *settings_table(results),
     ]
     text = json.dumps(plain({"summary": summary(results), **fields(results)}), indent=2)

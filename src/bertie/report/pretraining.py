@@ -2,12 +2,12 @@
 
 import json
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
 from bertie.errors import UserError
+from bertie.report.command import show_command
 from bertie.report.numbers import duration, fixed, percent, short
 from bertie.report.page import (
     Markup,
@@ -255,17 +255,9 @@ def settings(facts: Line) -> list[Markup]:
     blocks = []
     rest = dict(facts)
     if command := rest.pop("command", None):
-        blocks += [heading("Command"), code(show_command(command))]
+        shown = show_command(list(map(str, command))) if isinstance(command, list) else str(command)
+        blocks += [heading("Command"), code(shown)]
     return [*blocks, heading("Settings and machine"), table(("name", "value"), flat(rest))]
-
-
-def show_command(command: object) -> str:
-    """As one would type it; run.json has the words, the first being the path of the program."""
-    if not isinstance(command, list):
-        return str(command)
-    words = [str(word) for word in command]
-    is_ours = Path(words[0]).name in ("bertie", "__main__.py")
-    return shlex.join(["bertie", *words[1:]] if is_ours else words)
 
 
 def flat(values: Mapping[str, object], path: str = "") -> list[tuple[str, str]]:

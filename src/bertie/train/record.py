@@ -1,9 +1,8 @@
 """What the folder of a run remembers, and whether a run may go on in it."""
 
 import platform
-import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,22 @@ from bertie.train.distributed import World
 RECORD = "run.json"
 
 
-def begin_record(folder: Path, settings: Mapping[str, Any], world: World, **more: object) -> None:
-    """Says in run.json what is run, on what; and clears away what a killed run left."""
+def begin_record(
+    folder: Path,
+    settings: Mapping[str, Any],
+    world: World,
+    *,
+    command: Sequence[str],
+    **more: object,
+) -> None:
+    """Says in run.json what is run, on what; and clears away what a killed run left.
+
+    `command` is what was typed, word by word.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     remove_drafts(folder)
     values = {
-        "command": sys.argv,
+        "command": list(command),
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
         "settings": settings,
         **more,
