@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from bertie import objectives
+from bertie.data import loader
 from bertie.objectives import (
     Term,
     binary_cross_entropy,
@@ -48,6 +49,11 @@ def test_no_targets_give_no_loss_and_no_gradient(logits: torch.Tensor) -> None:
     assert term.total == 0 and term.num_targets == 0 and term.num_right == 0
     term.total.backward()
     assert logits.grad is not None and not logits.grad.any()
+
+
+def test_the_loader_fills_with_what_no_loss_counts() -> None:
+    """Written twice, as data must not know loss."""
+    assert loader.IGNORED == objectives.IGNORED
 
 
 def test_ignored_labels_count_nowhere(logits: torch.Tensor) -> None:

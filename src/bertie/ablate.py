@@ -19,6 +19,7 @@ from bertie.finetune import finetune
 from bertie.model.config import ModelConfig, train_flops
 from bertie.pretrain import data_of, pretrain
 from bertie.report.command import show_command
+from bertie.report.page import REPORT_JSON
 from bertie.report.study import Score, StudyResults, read_best, read_losses, write_study
 from bertie.study import Pretraining, Scale, Study, Tuning, plan_pretraining, plan_tuning
 from bertie.train.budget import Budget
@@ -59,7 +60,7 @@ def is_pretrained(run: Pretraining) -> bool:
 
 
 def is_tuned(run: Tuning) -> bool:
-    return (run.folder / "report.json").is_file()
+    return (run.folder / REPORT_JSON).is_file()
 
 
 def plan_study(study: Study, scale: Scale) -> Plan:

@@ -7,6 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from bertie.checkpoint.card import list_labels
 from bertie.checkpoint.model_dir import read_config
 from bertie.config import build
 from bertie.errors import UserError
@@ -15,8 +16,6 @@ from bertie.tasks.instances import Instances
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import AnyTask, Dataset
 from bertie.text.tokenizer import Tokenizer
-
-MOST_LABELS = 20  # to be shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,7 +175,5 @@ def describe_left_out(name: str, data: Dataset[Any]) -> Iterator[str]:
 
 def describe_task(task: AnyTask) -> Iterator[str]:
     if labels := getattr(task, "labels", ()):
-        more = len(labels) - MOST_LABELS
-        shown = ", ".join(labels[:MOST_LABELS]) + (f" and {more} more" if more > 0 else "")
-        yield f"{len(labels)} labels: {shown}"
+        yield f"{len(labels)} labels: {list_labels(labels)}"
     yield f"chosen by {task.metric} on dev"

@@ -13,6 +13,7 @@ import torch
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.model_dir import CONFIG, TOKENIZER_FILES, open_model, read_config
 from bertie.checkpoint.state import hash_file
+from bertie.checkpoint.weights import SUFFIXES
 from bertie.data.chance import Ints
 from bertie.data.features import (
     FeatureIndex,
@@ -37,7 +38,6 @@ from bertie.tasks.task import Dataset
 from bertie.text.tokenizer import Tokenizer
 
 OnProgress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much
-WEIGHTS = (".safetensors", ".bin")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -148,7 +148,7 @@ def hash_model(source: Path) -> str:
     Its settings count as much as its weights: they say which GELU it is, and which letters are one.
     """
     named = {CONFIG, *TOKENIZER_FILES}
-    files = sorted(p for p in source.iterdir() if p.suffix in WEIGHTS or p.name in named)
+    files = sorted(p for p in source.iterdir() if p.suffix in SUFFIXES or p.name in named)
     found = "".join(f"{path.name} {hash_file(path)}\n" for path in files)
     return hashlib.sha256(found.encode()).hexdigest()
 

@@ -17,7 +17,9 @@ import torch
 from bertie.checkpoint.json_files import read_json
 from bertie.checkpoint.model_dir import copy_model
 from bertie.checkpoint.state import hash_file
-from bertie.data.features import MANIFEST, is_features
+from bertie.checkpoint.weights import SUFFIXES
+from bertie.data.features import is_features
+from bertie.data.store import MANIFEST
 from bertie.datasets import Sets, read_sets
 from bertie.embedded import find_model
 from bertie.errors import UserError
@@ -27,19 +29,27 @@ from bertie.findings import find_majority, make_findings
 from bertie.learners import BertLearner, HeadLearner, Learner, RunSpec
 from bertie.report.command import show_command
 from bertie.report.finetuning import write_finetuning_report
+from bertie.report.page import REPORT
 from bertie.report.results import FinetuneResults, FinetuneRun
 from bertie.tasks import name_of
 from bertie.train.distributed import World, open_world
 from bertie.train.log import Show
-from bertie.train.record import RECORD, begin_record, check_same, flatten, is_one_of, name_gpu
+from bertie.train.record import (
+    HARMLESS_TO_ALL,
+    RECORD,
+    begin_record,
+    check_same,
+    flatten,
+    is_one_of,
+    name_gpu,
+)
 from bertie.tuning import RESULT, FinetuneRecipe, Tuning, run_once
 
 # The paper's grid (A.3).
 BATCH_SIZES, PEAKS, EPOCHS = (16, 32), (5e-5, 3e-5, 2e-5), (2, 3, 4)
-WEIGHTS = (".safetensors", ".bin")
 # What may be changed when a fine-tuning goes on: it does not change what a run learns. Model and
 # data are known by what is in them.
-HARMLESS = {
+HARMLESS = HARMLESS_TO_ALL | {
     "model",
     "out",
     "data.train",
@@ -47,16 +57,6 @@ HARMLESS = {
     "data.test",
     "tune.seeds",  # more of them: those that are done stay
     "tune.micro_tokens",
-    "train.threads",
-    "train.recompute",
-    "train.kernels",
-    "train.graphs",
-    "train.sharding",
-    "train.device",
-    "train.log_every",
-    "train.save_every",
-    "train.keep",
-    "train.tensorboard",
 }
 
 # What the report shows in other places, as it differs between runs, is long or is fitted.
@@ -103,7 +103,7 @@ def finetune(
             write_finetuning_report(results, tuning.out)
         world.wait()
         out = tuning.out
-        return Finetuned(model=out / "model", results=results, report=out / "report.html")
+        return Finetuned(model=out / "model", results=results, report=out / REPORT)
 
 
 # --- what a fine-tuning begins with ---
@@ -201,7 +201,7 @@ def settings_of(recipe: FinetuneRecipe, source: Path, sets: Sets) -> dict[str, A
         "dev_sha256": hash_data(sets.dev.path),
     }
     if recipe.head is None:
-        weights = sorted(path for path in source.iterdir() if path.suffix in WEIGHTS)
+        weights = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
         values["model_sha256"] = {path.name: hash_file(path) for path in weights}
     found: dict[str, Any] = json.loads(json.dumps(values))
     return found

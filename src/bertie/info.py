@@ -20,9 +20,7 @@ from bertie.model.config import (
     train_memory,
 )
 
-MANIFEST = "manifest.json"  # what a store has
 PRETRAINING = ("masked_lm", "next_sentence")
-MOST_LABELS = 20  # that are shown
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,13 +49,16 @@ def describe(target: str, *, batch_size: int = 32, length: int | None = None) ->
             f"{target} is no model: neither a size ({', '.join(SIZES)}, or layers/hidden/heads: "
             "4/256/4) nor a directory"
         )
+    from bertie.data.store import MANIFEST  # loads numpy
+
     if (directory / MANIFEST).is_file():
         return describe_store(directory, length or 128)
     return describe_directory(directory, batch_size, length)
 
 
 def describe_directory(directory: Path, batch_size: int, length: int | None) -> list[Table]:
-    from bertie.checkpoint.model_dir import open_model  # loads torch
+    from bertie.checkpoint.card import list_labels  # loads torch
+    from bertie.checkpoint.model_dir import open_model
 
     opened = open_model(directory)
     model, card = opened.model, opened.card
@@ -66,10 +67,7 @@ def describe_directory(directory: Path, batch_size: int, length: int | None) -> 
     if card is not None:
         rows.append(("task", f"{card.head}, {card.kind}" if card.head == "sequence" else card.head))
         if card.labels:
-            shown = ", ".join(card.labels[:MOST_LABELS])
-            rest = len(card.labels) - MOST_LABELS
-            more = f" and {rest} more" if rest > 0 else ""
-            rows.append((f"{len(card.labels)} labels", shown + more))
+            rows.append((f"{len(card.labels)} labels", list_labels(card.labels)))
         rows += [(f"threshold {name}", f"{value:g}") for name, value in card.thresholds.items()]
     about = Table(
         title=str(directory), columns=("what", "is"), rows=tuple(rows), notes=opened.notes

@@ -8,7 +8,7 @@ import json
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
@@ -20,6 +20,7 @@ from typing import Any
 from bertie.data.blocks import Problems
 from bertie.data.corpus import (
     CorpusConfig,
+    Progress,
     Unit,
     find_files,
     plan_units,
@@ -43,7 +44,6 @@ from bertie.text.tokenizer import Tokenizer
 
 HELD_OUT = "held_out"  # the folder of the store of held-out documents, inside the store
 PLAN, STORE = "plan.json", "store"  # inside the draft
-Progress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -41,7 +41,12 @@ from bertie.train.health import check_pairs, with_warnings
 from bertie.train.log import Log, Show
 from bertie.train.loop import DTYPES, TrainConfig, Trainer
 from bertie.train.optim import OptimConfig
-from bertie.train.record import begin_record, check_same, find_common_checkpoint
+from bertie.train.record import (
+    HARMLESS_TO_ALL,
+    begin_record,
+    check_same,
+    find_common_checkpoint,
+)
 
 # lm predicts each token from those before it, back from those behind it
 Objective = Literal["mlm+nsp", "mlm", "nsp", "mlm+sop", "lm", "lm+back"]
@@ -54,25 +59,15 @@ HEADS = {
 }
 EVALUATED_STEPS = 20  # batches of held-out text, at most
 # What may be changed when a run goes on: it does not change what is learned.
-HARMLESS = {
+HARMLESS = HARMLESS_TO_ALL | {
     "store",
     "out",
     "data.loader.micro_tokens",
     "data.loader.num_workers",
     "data.loader.prefetch",
     "train.compile",
-    "train.recompute",
-    "train.kernels",
-    "train.graphs",
-    "train.sharding",
-    "train.device",
-    "train.threads",
-    "train.log_every",
     "train.evaluate_every",
-    "train.save_every",
-    "train.keep",
     "train.patience",
-    "train.tensorboard",
 }
 
 

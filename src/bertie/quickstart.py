@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertie.config import read_recipe
-from bertie.data.corpus import document_hash, is_held_out
+from bertie.data.corpus import Progress, document_hash, is_held_out
 from bertie.data.docstrings import (
     Docstrings,
     find_sources,
@@ -31,7 +31,7 @@ from bertie.prepare import PrepareRecipe, prepare
 from bertie.pretrain import Pretrained, PretrainRecipe, evaluate_start, pretrain
 from bertie.train.log import Show
 from bertie.tuning import FinetuneRecipe
-from bertie.vocab import Progress, VocabRecipe, make_vocab
+from bertie.vocab import VocabRecipe, make_vocab
 
 # What stands in the folder.
 TEXT, VOCAB, STORE, RUN, BEFORE = "docs.jsonl", "vocab", "store", "run", "untrained"

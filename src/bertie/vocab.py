@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bertie.data.blocks import Problems
-from bertie.data.corpus import CorpusConfig, document_hash, find_files, is_held_out, read_batches
+from bertie.data.corpus import (
+    CorpusConfig,
+    Progress,
+    document_hash,
+    find_files,
+    is_held_out,
+    read_batches,
+)
 from bertie.errors import UserError
 from bertie.text.count import count_words
 from bertie.text.coverage import Coverage, cover, cover_texts
@@ -20,7 +27,6 @@ from bertie.text.learn import LearnConfig, extend, learn
 from bertie.text.tokenizer import Tokenizer
 
 MAX_HELD_OUT_CHARS = 16_000_000  # held in memory; a larger sample would not change a figure
-Progress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

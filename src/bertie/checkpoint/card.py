@@ -13,6 +13,7 @@ from bertie.model.heads import PRETRAINED, get_head
 
 TASK = "task.json"
 LABELLED = ("sequence", "token")
+MOST_LABELS = 20  # to be shown
 Kind = Literal["classes", "multi-label", "regression"]
 PROBLEMS: dict[str, Kind] = {  # Hugging Face's -> ours
     "single_label_classification": "classes",
@@ -119,6 +120,12 @@ def describe_labels(model: Bert, card: TaskCard | None) -> dict[str, Any]:
         theirs_of = {ours: theirs for theirs, ours in PROBLEMS.items()}
         described["problem_type"] = theirs_of[card.kind]
     return described
+
+
+def list_labels(labels: Sequence[str]) -> str:
+    """The first of them, and how many there are more."""
+    more = len(labels) - MOST_LABELS
+    return ", ".join(labels[:MOST_LABELS]) + (f" and {more} more" if more > 0 else "")
 
 
 def generic_labels(num_labels: int) -> tuple[str, ...]:

@@ -27,10 +27,10 @@ from bertie.checkpoint.tensorflow import read_checkpoint, rename
 from bertie.checkpoint.weights import has_weights
 from bertie.errors import UserError
 from bertie.model.config import Gelu
+from bertie.text.files import VOCAB
 from bertie.text.hugging_face import SETTINGS, WHOLE, stated_casing
 
 GOOGLE_CONFIG = "bert_config.json"
-VOCAB = "vocab.txt"
 
 
 def import_model(

@@ -28,29 +28,23 @@ from bertie.checkpoint.card import (
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.packed import write_packed
-from bertie.checkpoint.weights import read_weights, write_weights
+from bertie.checkpoint.weights import LISTED, read_weights, write_weights
 from bertie.errors import UserError
 from bertie.model.bert import Bert, initialise, make_bilstm
 from bertie.model.config import ModelConfig
 from bertie.model.encoder import Pooler
 from bertie.model.heads import HEADS, get_head, make_head
-from bertie.text.files import read_vocab
-from bertie.text.hugging_face import SETTINGS, read_settings
+from bertie.text.files import VOCAB, read_vocab
+from bertie.text.hugging_face import ADDED, SETTINGS, SPECIALS, WHOLE, read_settings
 
 CONFIG = "config.json"
-TOKENIZER_FILES = (
-    "vocab.txt",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-)
+TOKENIZER_FILES = (VOCAB, WHOLE, SETTINGS, SPECIALS, ADDED)
 SENTENCE_PIECES = ("spiece.model", "sentencepiece.bpe.model")
 Storage = Literal["float", "int8"]  # the numbers as they are, or matrices in eight bits
 POOLING = Path("1_Pooling") / "config.json"  # sentence-transformers': how its vectors are made
 # What may be replaced when a directory is written again; anything else is somebody's work.
 WRITTEN = re.compile(
-    "|".join(map(re.escape, (CONFIG, TASK, *TOKENIZER_FILES, "model.safetensors.index.json")))
+    "|".join(map(re.escape, (CONFIG, TASK, *TOKENIZER_FILES, LISTED)))
     + rf"|{POOLING.parent}|model(-\d{{5}}-of-\d{{5}}|\.int8)?\.safetensors"
 )
 
@@ -254,7 +248,7 @@ def check_replaceable(directory: Path) -> None:
 
 def check_vocab(directory: Path, config: ModelConfig) -> None:
     """A vocabulary beside the weights must have a piece for each row of the embedding."""
-    if not (directory / "vocab.txt").is_file() and has_sentence_pieces(directory):
+    if not (directory / VOCAB).is_file() and has_sentence_pieces(directory):
         raise UserError(
             f"the vocabulary of {directory} is of SentencePiece, whose pieces are cut by chances "
             "and not by bertie's WordPiece; take a model with a vocab.txt"
@@ -264,7 +258,7 @@ def check_vocab(directory: Path, config: ModelConfig) -> None:
             continue
         advice = (
             f"append {config.vocab_size - count} lines such as [unused1]"
-            if count < config.vocab_size and path.name == "vocab.txt"
+            if count < config.vocab_size and path.name == VOCAB
             else "take the vocabulary that the model was trained with"
         )
         raise UserError(
@@ -276,18 +270,18 @@ def has_sentence_pieces(directory: Path) -> bool:
     """As Google's ALBERTs have them: a file of SentencePiece, or its pieces in tokenizer.json."""
     if any((directory / name).is_file() for name in SENTENCE_PIECES):
         return True
-    whole = directory / "tokenizer.json"
+    whole = directory / WHOLE
     model = read_json(whole).get("model") if whole.is_file() else None
     return isinstance(model, dict) and model.get("type") == "Unigram"
 
 
 def _count_pieces(directory: Path) -> list[tuple[Path, int]]:
     counts = []
-    whole = directory / "tokenizer.json"  # where it is, its pieces count, as in transformers
-    if (directory / "vocab.txt").is_file() and not whole.is_file():
-        pieces = read_vocab(directory / "vocab.txt")
+    whole = directory / WHOLE  # where it is, its pieces count, as in transformers
+    if (directory / VOCAB).is_file() and not whole.is_file():
+        pieces = read_vocab(directory / VOCAB)
         added = read_settings(directory / SETTINGS).ids.keys() - {*pieces}
-        counts.append((directory / "vocab.txt", len(pieces) + len(added)))
+        counts.append((directory / VOCAB, len(pieces) + len(added)))
     if whole.is_file():
         values = read_json(whole)
         try:

@@ -20,6 +20,7 @@ from bertie.errors import UserError
 
 SINGLE, LISTED = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_LISTED = "pytorch_model.bin", "pytorch_model.bin.index.json"
+SUFFIXES = (".safetensors", ".bin")  # of files of weights
 FOREIGN = ("tf_model.h5", "flax_model.msgpack", "model.onnx", "rust_model.ot")
 
 

@@ -12,9 +12,10 @@ from bertie.errors import UserError
 
 if TYPE_CHECKING:
     from bertie.data.blocks import Problems
+    from bertie.data.corpus import Progress
     from bertie.infer.fill import Filled
     from bertie.text.coverage import Coverage
-    from bertie.vocab import Learned, Progress
+    from bertie.vocab import Learned
 
 READING = ("counting words", "encoding text")  # stages whose progress is bytes of files
 BAR_WIDTH, EIGHTHS = 20, " ▏▎▍▌▋▊▉█"  # of a full bar; parts of a character cell

@@ -32,6 +32,8 @@ DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 PARQUET = (".parquet", ".pq")
 LOOK_AHEAD_BYTES = 1_000_000_000
 
+Progress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CorpusConfig:

@@ -26,10 +26,11 @@ from typing import Any
 import numpy as np
 
 from bertie.data.chance import Ints
+from bertie.data.store import MANIFEST
 from bertie.errors import UserError
 
 KIND, VERSION = "bertie features", 1
-MANIFEST, EXAMPLES = "manifest.json", "examples.jsonl"
+EXAMPLES = "examples.jsonl"
 VECTOR = np.dtype("<f2")
 NO_SIGN, INFINITE = 0x7FFF, 0x7C00  # bits of float16: all but the sign; infinite, or no number
 AGAIN = "make the store again: bertie features MODEL DATA --out STORE"

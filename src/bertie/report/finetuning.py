@@ -10,6 +10,8 @@ import numpy as np
 
 from bertie.report.numbers import duration, fixed, percent
 from bertie.report.page import (
+    REPORT,
+    REPORT_JSON,
     Markup,
     code,
     figure,
@@ -31,11 +33,9 @@ from bertie.report.plots import (
 )
 from bertie.report.results import FinetuneResults, FinetuneRun, group_of, groups
 
-REPORT, REPORT_JSON = "report.html", "report.json"
 CORRELATIONS = ("matthews", "pearson", "spearman")
 MOST_CURVES = 6  # as many as there are colours
 MOST_BARS = 20
-MOST_ERRORS = 50
 MOST_CHARACTERS = 1200  # of the text of an error
 
 
@@ -261,7 +261,7 @@ def error_table(results: FinetuneResults) -> list[Markup]:
     columns = ("text", "gold", "predicted", "confidence", "place")
     rows = [
         (cut(e.text), cut(e.gold), cut(e.predicted), percent(e.confidence), e.place)
-        for e in results.errors[:MOST_ERRORS]
+        for e in results.errors
     ]
     used = columns if any(e.place for e in results.errors) else columns[:-1]
     rows_used = [row[: len(used)] for row in rows]

@@ -10,6 +10,7 @@ from typing import NewType
 Markup = NewType("Markup", str)  # made here or in plots.py, safe to put on a page
 
 # What neither HTML nor XML may hold, though a text may: controls, surrogates, non-characters.
+REPORT, REPORT_JSON = "report.html", "report.json"
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 
 STYLE = """

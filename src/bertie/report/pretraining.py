@@ -10,6 +10,7 @@ from bertie.errors import UserError
 from bertie.report.command import show_command
 from bertie.report.numbers import duration, fixed, percent, short
 from bertie.report.page import (
+    REPORT,
     Markup,
     code,
     figure,
@@ -23,7 +24,7 @@ from bertie.report.page import (
 from bertie.report.plots import Level, Series, line_chart, stacked
 
 METRICS, RUN = "metrics.jsonl", "run.json"
-REPORT, CURVES = "report.html", "curves.svg"
+CURVES = "curves.svg"
 
 Line = Mapping[str, object]
 POSITIONS = {

@@ -9,6 +9,8 @@ from pathlib import Path
 from bertie.metrics.intervals import mean, spread
 from bertie.report.numbers import duration
 from bertie.report.page import (
+    REPORT,
+    REPORT_JSON,
     Markup,
     code,
     figure,
@@ -26,7 +28,6 @@ from bertie.report.pretraining import METRICS, RUN, flat_held_out, number, read_
 # next tokens; of all predicted tokens.
 KINDS = ("mask", "random", "lm", "mlm")
 PLATEAU = 0.1  # nats below the unigram entropy; a model that stays above has learned no context
-REPORT = "report.html"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,7 +144,7 @@ def write_study(made: StudyResults, out: Path) -> Path:
     text = [f"# {made.title}", made.asks, markdown(columns, rows), about, *notes]
     text += ["Differences from the first row, seed by seed:", markdown(("", *made.tasks), changes)]
     write_whole(out / "report.md", "\n\n".join(text) + "\n")
-    write_whole(out / "report.json", json.dumps(asdict(made), indent=1, sort_keys=True) + "\n")
+    write_whole(out / REPORT_JSON, json.dumps(asdict(made), indent=1, sort_keys=True) + "\n")
     runs = ("", "seed", "tokens", "time", "held-out loss", "below unigram")
     blocks = [
         paragraph(made.asks),

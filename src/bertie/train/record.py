@@ -15,6 +15,19 @@ from bertie.errors import UserError
 from bertie.train.distributed import World
 
 RECORD = "run.json"
+# What may be changed when a run of any kind goes on: it does not change what is learned.
+HARMLESS_TO_ALL = {
+    "train.recompute",
+    "train.kernels",
+    "train.graphs",
+    "train.sharding",
+    "train.device",
+    "train.threads",
+    "train.log_every",
+    "train.save_every",
+    "train.keep",
+    "train.tensorboard",
+}
 
 
 def begin_record(
