@@ -19,6 +19,7 @@ from bertie.cli.exporting import export, inspect
 from bertie.cli.features import features, table7
 from bertie.cli.serving import serve
 from bertie.cli.show import (
+    may_stop,
     progress_bar,
     read_lines,
     show_coverage,
@@ -26,7 +27,7 @@ from bertie.cli.show import (
     show_problems,
     show_table,
 )
-from bertie.cli.tuning import Sets, evaluate, finetune
+from bertie.cli.tuning import Sets, as_sets, evaluate, finetune
 from bertie.errors import UserError
 
 if TYPE_CHECKING:
@@ -384,20 +385,13 @@ def pretrain(
     from bertie.pretrain import PretrainRecipe, check_new
     from bertie.pretrain import pretrain as run
     from bertie.train.log import describe_figures, watch
-    from bertie.train.loop import Stopped
 
-    # Quoted, so that a folder named 5 is no number.
     folders = {"store": store, "out": out, "start": start}
-    shorthands = [f"{name}='''{folder}'''" for name, folder in folders.items() if folder]
-    settings = read_recipe(PretrainRecipe, recipe, [*(sets or []), *shorthands])
+    settings = read_recipe(PretrainRecipe, recipe, [*(sets or []), *as_sets(folders)])
     if not resume:
         check_new(settings)
-    try:
-        with watch() as show:
-            made = run(settings, command=sys.argv, show=show)
-    except Stopped as stopped:
-        print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
-        raise SystemExit(128 + stopped.number) from None
+    with may_stop(), watch() as show:
+        made = run(settings, command=sys.argv, show=show)
     print(f"{made.model}: {made.counters.tokens:,} tokens in {made.counters.seconds:.0f} s")
     if made.held_out:
         print(f"held-out text: {describe_figures(made.held_out)}")

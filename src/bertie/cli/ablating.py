@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from bertie.cli.show import may_stop
 from bertie.cli.tuning import Sets
 from bertie.errors import UserError
 
@@ -42,7 +43,6 @@ def ablate(
     from bertie.ablate import describe_cost, plan_study, run_study
     from bertie.study import Scale, read_study
     from bertie.train.log import watch
-    from bertie.train.loop import Stopped
 
     if on not in DEVICES:
         raise UserError(f"--on is cpu or gpu; found {on}")
@@ -62,13 +62,7 @@ def ablate(
     plan = plan_study(asked, scale)
     for line in describe_cost(plan):
         print(line, flush=True)
-    try:
-        with watch() as show:
-            folder = out / Path(study).stem
-            report = run_study(
-                asked, scale, plan, folder, at_once=at_once, command=sys.argv, show=show
-            )
-    except Stopped as stopped:
-        print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
-        raise SystemExit(128 + stopped.number) from None
+    folder = out / Path(study).stem
+    with may_stop(), watch() as show:
+        report = run_study(asked, scale, plan, folder, at_once=at_once, command=sys.argv, show=show)
     print(report)

@@ -1,6 +1,5 @@
 """The verbs of the feature-based way: a feature store, and the paper's Table 7."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,8 +7,8 @@ from typing import Annotated
 import typer
 
 from bertie.cli.asking import take_model
-from bertie.cli.show import progress_bar, show_table
-from bertie.cli.tuning import Sets, SkipBad
+from bertie.cli.show import may_stop, progress_bar, show_table
+from bertie.cli.tuning import Sets, SkipBad, as_sets
 from bertie.embedded import find_model
 from bertie.errors import UserError
 
@@ -103,25 +102,23 @@ def table7(
     from bertie.report.table7 import cells_of, columns_of
     from bertie.table7 import make_stores, make_table7
     from bertie.train.log import watch
-    from bertie.train.loop import Stopped
     from bertie.tuning import FinetuneRecipe
 
     source = find_model(model)
-    values: dict[str, object] = {"data.train": str(train), "out": str(out)}
-    values |= {} if dev is None else {"data.dev": str(dev)}
-    values |= {"data.test": [str(path) for path in test]} if test else {}
-    values |= {"tune.seeds": seeds} if seeds is not None else {}
-    values |= {"data.skip_bad": True} if skip_bad else {}
-    shorthands = [f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in values.items()]
-    recipe = read_recipe(FinetuneRecipe, "table-7", [*(sets or []), *shorthands])
-    try:
+    given = {
+        "data.train": train,
+        "out": out,
+        "data.dev": dev,
+        "data.test": test or None,
+        "tune.seeds": seeds,
+        "data.skip_bad": skip_bad or None,
+    }
+    recipe = read_recipe(FinetuneRecipe, "table-7", [*(sets or []), *as_sets(given)])
+    with may_stop():
         with progress_bar() as on_progress:
             stores = make_stores(source, recipe, on_progress=on_progress)
         with watch() as show:
             made = make_table7(source, recipe, stores, command=sys.argv, show=show)
-    except Stopped as stopped:
-        print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
-        raise SystemExit(128 + stopped.number) from None
     columns = columns_of(made.table)
     rows = [cells_of(row) for row in made.table.rows]
     show_table(columns, rows, title=f"{made.table.metric}, {source}", right=columns[1:])

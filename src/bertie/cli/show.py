@@ -144,6 +144,18 @@ def show_table(
 
 
 @contextmanager
+def may_stop() -> Iterator[None]:
+    """What a signal stops says how to go on, and ends with the signal's exit code."""
+    from bertie.train.loop import Stopped
+
+    try:
+        yield
+    except Stopped as stopped:
+        print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
+        raise SystemExit(128 + stopped.number) from None
+
+
+@contextmanager
 def progress_bar() -> "Iterator[Progress]":
     """A bar a stage on stderr, with the time left, and the rate where bytes are read."""
     from rich.console import Console

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.cli.show import show_problems, show_table
+from bertie.cli.show import may_stop, show_problems, show_table
 
 if TYPE_CHECKING:
     from bertie.report.results import FinetuneResults
@@ -19,6 +19,21 @@ Sets = Annotated[
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and count them.")
 ]
+
+
+def as_sets(given: Mapping[str, object]) -> list[str]:
+    """Options as one would write them behind --set; those that are None were not given.
+
+    JSON's texts, numbers and lists are TOML's, too; and quoted, a folder named 5 is no number.
+
+    >>> as_sets({"out": Path("5"), "tune.seeds": 3, "data.dev": None, "data.test": [Path("a b")]})
+    ['out="5"', 'tune.seeds=3', 'data.test=["a b"]']
+    """
+    return [
+        f"{name}={json.dumps(value, ensure_ascii=False, default=str)}"
+        for name, value in given.items()
+        if value is not None
+    ]
 
 
 def finetune(
@@ -63,23 +78,21 @@ def finetune(
     from bertie.config import read_recipe
     from bertie.finetune import finetune as run
     from bertie.train.log import watch
-    from bertie.train.loop import Stopped
     from bertie.tuning import FinetuneRecipe
 
-    given = {"model": model, "out": out, "data.train": train, "data.dev": dev, "task.name": task}
-    values: dict[str, object] = {k: str(v) for k, v in given.items() if v is not None}
-    values |= {"data.test": [str(path) for path in test]} if test else {}
-    values |= {"tune.seeds": seeds} if seeds is not None else {}
-    values |= {"data.skip_bad": True} if skip_bad else {}
-    # JSON's texts, numbers and lists are TOML's, too; and quoted, a folder named 5 is no number.
-    shorthands = [f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in values.items()]
-    settings = read_recipe(FinetuneRecipe, recipe, [*(sets or []), *shorthands])
-    try:
-        with watch() as show:
-            made = run(settings, command=sys.argv, show=show)
-    except Stopped as stopped:
-        print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
-        raise SystemExit(128 + stopped.number) from None
+    given = {
+        "model": model,
+        "out": out,
+        "data.train": train,
+        "data.dev": dev,
+        "task.name": task,
+        "data.test": test or None,
+        "tune.seeds": seeds,
+        "data.skip_bad": skip_bad or None,
+    }
+    settings = read_recipe(FinetuneRecipe, recipe, [*(sets or []), *as_sets(given)])
+    with may_stop(), watch() as show:
+        made = run(settings, command=sys.argv, show=show)
     show_results(made.results)
     print(f"{made.model}; {made.report}")
 
