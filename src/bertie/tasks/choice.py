@@ -30,8 +30,8 @@ from bertie.errors import UserError
 from bertie.metrics.classes import accuracy
 from bertie.objectives import Term, segment_cross_entropy
 from bertie.tasks.instances import Framer, Input, Instance, Instances, TaskBatch, gather
-from bertie.tasks.tables import Row, Table, check_columns, find_column, read_table
-from bertie.tasks.task import Dataset, Ids, Rejects, check_positive, check_roles, check_some
+from bertie.tasks.tables import Row, Table, check_columns, find_column, read_examples, read_table
+from bertie.tasks.task import Dataset, Rejects, check_positive, check_roles
 from bertie.text.sequences import num_specials
 from bertie.text.tokenizer import Tokenizer
 
@@ -97,24 +97,13 @@ class Choice:
         known = {*CONTEXTS, *QUESTIONS, *OPTIONS, *map(str.casefold, self.columns.values())}
         table = read_table(path, rejects, known=known)
         columns = choose_columns(table, self.columns)
-        is_labelled = "label" in columns
-        if needs_labels and not is_labelled:
-            raise UserError(
-                f"{path} has no column of labels; there are: {', '.join(table.names):.300}. "
-                "Name it: --set task.columns.label=NAME"
-            )
-        examples, ids = [], Ids()
-        for number, row in enumerate(table.rows):
-            example = read_row(row, columns, str(number), rejects)
-            if example is not None and ids.is_new(example.id, row.place, rejects):
-                examples.append(example)
-        check_some(examples, path, rejects.problems)
+        examples = read_examples(table, columns, read_row, rejects, needs_labels=needs_labels)
         return Dataset(
             path=path,
             format=table.format,
             examples=examples,
             columns=columns,
-            is_labelled=is_labelled,
+            is_labelled="label" in columns,
             problems=rejects.problems,
         )
 

@@ -36,8 +36,8 @@ from bertie.metrics.regression import pearson, spearman
 from bertie.objectives import Term, binary_cross_entropy, squared_error, weighted_cross_entropy
 from bertie.tasks.glue import GLUE, find_columns, find_folder, find_set
 from bertie.tasks.instances import Framer, Instance, Instances, TaskBatch, gather
-from bertie.tasks.tables import Row, Table, check_columns, find_column, read_table
-from bertie.tasks.task import Dataset, Ids, Rejects, check_positive, check_roles, check_some
+from bertie.tasks.tables import Row, Table, check_columns, find_column, read_examples, read_table
+from bertie.tasks.task import Dataset, Rejects, check_positive, check_roles
 from bertie.text.sequences import fit, num_specials
 from bertie.text.tokenizer import Tokenizer
 
@@ -142,24 +142,13 @@ class Classify:
             benchmark = self.benchmark
         columns = choose_columns(table, self.columns, benchmark)
         task = self.adopt(benchmark)
-        is_labelled = "label" in columns
-        if needs_labels and not is_labelled:
-            raise UserError(
-                f"{path} has no column of labels; there are: {', '.join(table.names):.300}. "
-                "Name it: --set task.columns.label=NAME"
-            )
-        examples, ids = [], Ids()
-        for number, row in enumerate(table.rows):
-            example = task.read_row(row, columns, str(number), rejects)
-            if example is not None and ids.is_new(example.id, row.place, rejects):
-                examples.append(example)
-        check_some(examples, path, rejects.problems)
+        examples = read_examples(table, columns, task.read_row, rejects, needs_labels=needs_labels)
         return Dataset(
             path=path,
             format=f"GLUE {benchmark}" if benchmark in GLUE else table.format,
             examples=examples,
             columns=columns,
-            is_labelled=is_labelled,
+            is_labelled="label" in columns,
             problems=rejects.problems,
             benchmark=benchmark,
         )

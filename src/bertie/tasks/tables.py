@@ -6,17 +6,17 @@ the file belongs to a field that is quoted as CSV does it.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from bertie.data.blocks import NOT_UTF8, PACKED, Problems, Source, decode_block, read_blocks
 from bertie.data.blocks import read_chunks as read_file
 from bertie.data.formats import SURROGATE, parse_row, read_rows
 from bertie.data.parquet import open_parquet
 from bertie.errors import UserError
-from bertie.tasks.task import Rejects
+from bertie.tasks.task import Ids, Rejects, check_some
 
 QUOTED = re.compile(r'(?<![^\t\n])"(?:[^"]|"")*"(?![^\t\n])')
 TABS, COMMAS, JSON = (".tsv", ".txt", ".tab"), (".csv",), (".jsonl", ".json", ".ndjson")
@@ -46,6 +46,16 @@ class Table:
     names: tuple[str, ...]  # of the columns; "0", "1", ... where there is no header
     has_header: bool
     rows: list[Row]
+
+
+class Named(Protocol):
+    """An example, known by its id."""
+
+    @property
+    def id(self) -> str: ...
+
+
+E = TypeVar("E", bound=Named)
 
 
 def read_text(path: Path) -> str:
@@ -205,3 +215,26 @@ def check_columns(table: Table, columns: Mapping[str, str], *, optional: Collect
                 f"{table.path} has no column {name!r} for {role}; there are: "
                 f"{', '.join(table.names):.300}. Name it: --set task.columns.{role}=NAME"
             )
+
+
+def read_examples(
+    table: Table,
+    columns: dict[str, str],
+    read_row: Callable[[Row, dict[str, str], str, Rejects], E | None],
+    rejects: Rejects,
+    *,
+    needs_labels: bool,
+) -> list[E]:
+    """The examples of the rows that can be used, each id once."""
+    if needs_labels and "label" not in columns:
+        raise UserError(
+            f"{table.path} has no column of labels; there are: {', '.join(table.names):.300}. "
+            "Name it: --set task.columns.label=NAME"
+        )
+    examples, ids = list[E](), Ids()
+    for number, row in enumerate(table.rows):
+        example = read_row(row, columns, str(number), rejects)
+        if example is not None and ids.is_new(example.id, row.place, rejects):
+            examples.append(example)
+    check_some(examples, table.path, rejects.problems)
+    return examples
