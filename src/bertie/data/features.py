@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from bertie.data.chance import Ints
-from bertie.data.store import MANIFEST
+from bertie.data.store import MANIFEST, digest_of
 from bertie.errors import UserError
 
 KIND, VERSION = "bertie features", 1
@@ -61,8 +61,7 @@ class FeatureManifest:
     digest: str = ""
 
     def expected_digest(self) -> str:
-        rest = {name: value for name, value in asdict(self).items() if name != "digest"}
-        return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+        return digest_of(asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

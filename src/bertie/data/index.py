@@ -30,7 +30,7 @@ from bertie.data.instances import (
     row_lengths,
     walk,
 )
-from bertie.data.store import Store, open_store
+from bertie.data.store import Store, digest_of, open_store
 from bertie.errors import UserError
 from bertie.text.count import available_cores
 
@@ -71,8 +71,7 @@ class Header:
         return self.num_second_of_many / max(1, self.num_pairs_of_many)
 
     def expected_digest(self) -> str:
-        rest = {name: value for name, value in asdict(self).items() if name != "digest"}
-        return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+        return digest_of(asdict(self))
 
 
 class Index(NamedTuple):

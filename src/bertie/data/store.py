@@ -24,6 +24,12 @@ FILES = ("ids.bin", "sentences.bin", "documents.bin", "words.bin")
 OFFSET = np.dtype("<i8")
 
 
+def digest_of(values: Mapping[str, Any]) -> str:
+    """Of all values but the digest itself: what was changed by hand or cut short has another."""
+    rest = {name: value for name, value in values.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Manifest:
     """What a store holds; `digest` covers all the rest of it."""
@@ -42,8 +48,7 @@ class Manifest:
     digest: str = ""
 
     def expected_digest(self) -> str:
-        rest = {name: value for name, value in asdict(self).items() if name != "digest"}
-        return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+        return digest_of(asdict(self))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
