@@ -13,11 +13,27 @@ import torch
 from torch import Tensor
 
 from bertie.kernels import attention, cross_entropy, embeddings, gelu, norm, sums
+from bertie.kernels.float8 import cast_weight, quantise
 from bertie.kernels.launch import BlockLaunch, RowLaunch, TileLaunch
+from bertie.kernels.products import (
+    ADD_BIAS,
+    GELU_BIAS_SAVED,
+    NO_ENDING,
+    forward_product,
+    plan_of,
+)
 
 DROPOUT, EPS, HEAD_SIZE, MULTIPROCESSORS = 0.1, 1e-12, 64, 132
 
-Launch = RowLaunch | BlockLaunch | TileLaunch
+
+class ProductWay(NamedTuple):
+    """How a product of the forward pass is done."""
+
+    num_bits: int
+    is_fast: bool  # sums of fewer bits; for eight alone
+
+
+Launch = RowLaunch | BlockLaunch | TileLaunch | ProductWay
 Run = Callable[..., tuple[Tensor, ...]]  # of a launch; what is found
 
 
@@ -50,11 +66,12 @@ class Case(NamedTuple):
     make: Callable[[Place], Run]
     work: float  # bytes that must be moved, or operations
     unit: str  # GB/s or TFLOP/s
+    furthest: float = 2e-2  # of an error's norm; blocks of another size round differently
 
 
 def distinct_code(launches: tuple[Launch, ...]) -> list[int]:
     """Places of launches that are compiled apart: how many programs there are is no part of it."""
-    codes = [one if isinstance(one, TileLaunch) else one[:-1] for one in launches]
+    codes = [one[:-1] if isinstance(one, RowLaunch | BlockLaunch) else one for one in launches]
     return [place for place, code in enumerate(codes) if code not in codes[:place]]
 
 
@@ -302,11 +319,51 @@ def loss_case(place: Place) -> Case:
     return Case("loss and a copy", shape, launches, make, moved * place.num_pieces, "GB/s")
 
 
+# --- products, which cuBLASLt launches: of eight bits beside those of sixteen ---
+
+WAYS = (ProductWay(16, False), ProductWay(8, True), ProductWay(8, False))
+ENDINGS = {"qkv": ADD_BIAS, "out": NO_ENDING, "up": GELU_BIAS_SAVED, "up without gelu": ADD_BIAS}
+
+
+def product_case(name: str, size: int, width: int, place: Place) -> Case:
+    def make(here: Place) -> Run:
+        x, bias = here.draw(here.num_tokens, size), here.draw(width)
+        half, eight = cast_weight(here.draw(width, size, dtype=torch.float32) / size**0.5, x.dtype)
+        given = {16: (x, half), 8: (quantise(x), eight)}
+        out, wide = x.new_empty(2, here.num_tokens, width)
+
+        def run(way: ProductWay) -> tuple[Tensor, ...]:
+            rows, weight = given[way.num_bits]
+            product = forward_product(rows, weight, ENDINGS[name])._replace(is_fast=way.is_fast)
+            has_bias, has_gelu = product.ending != NO_ENDING, product.ending == GELU_BIAS_SAVED
+            plan_of(product).run(
+                weight,
+                rows,
+                out,
+                bias=bias if has_bias else None,
+                wide=wide if has_gelu else None,
+            )
+            return (out, wide) if has_gelu else (out,)
+
+        return run
+
+    work = 2.0 * place.num_tokens * size * width
+    shape = f"{place.num_tokens:,} x {size:,} x {width:,}"
+    return Case(f"product {name}", shape, WAYS, make, work, "TFLOP/s", furthest=0.08)
+
+
+def product_cases(size: int, place: Place) -> list[Case]:
+    widths = {"qkv": 3 * size, "out": size, "up": 4 * size, "up without gelu": 4 * size}
+    return [product_case(name, size, width, place) for name, width in widths.items()]
+
+
 def make_cases(place: Place) -> list[Case]:
     """What matters most comes first."""
+    products = [case for size in (768, 1024) for case in product_cases(size, place)]
     return [
         *norm_cases(1024, place),
         *attention_cases(512, place),
+        *(products if place.device == "cuda" else ()),  # cuBLASLt's
         *attention_cases(128, place),
         *norm_cases(768, place),
         sum_case(768, place),

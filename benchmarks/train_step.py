@@ -4,6 +4,7 @@
     python benchmarks/train_step.py --device cuda --full --compile --tokens 65536 \
         --precisions bf16 --sizes base:128 base:512 large:128
     ... --who bertie --graphs           # without the peer; also with the encoder played
+    ... --precisions bf16 fp8           # ours, also with eight bits in the forward pass
 
 A step is forward, loss (MLM + NSP), backward, clip to 1.0 and torch's fused AdamW with decay on
 matrices only; dropout is 0.1. The instances are those that the loader makes, with their mix of
@@ -41,6 +42,7 @@ from torch import Tensor, nn
 
 import gpu
 import machine
+from bertie import kernels
 from bertie.checkpoint.hugging_face import from_ours, make_config
 from bertie.data.loader import IGNORED, Step
 from bertie.data.store import Store, open_store
@@ -65,7 +67,7 @@ class Way:
     """Who trains, and how."""
 
     who: Who
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "fp8"]
     is_compiled: bool = False
     is_played: bool = False  # the encoder, from CUDA graphs
 
@@ -99,6 +101,8 @@ def make_groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def make_ours(model: Bert, way: Way, steps: list[Step], device: torch.device) -> TrainStep:
+    if way.precision == "fp8" and not kernels.has_float8(device):
+        raise SystemExit(f"fp8 needs a GPU that multiplies eight bits; found {device}")
     batches = [step.micro_batches[0].to(device) for step in steps]
     optimizer = BertOptimizer(model, OptimConfig(name="adamw"))
     run: Any = torch.compile(model, dynamic=False) if way.is_compiled else model
@@ -107,7 +111,8 @@ def make_ours(model: Bert, way: Way, steps: list[Step], device: torch.device) ->
 
     def train_step(number: int) -> Tensor:
         batch, num_targets = batches[number], steps[number].num_targets
-        with torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "bf16"):
+        kernels.Switch.is_float8 = way.precision == "fp8"  # others take turns in this process
+        with torch.autocast(device.type, torch.bfloat16, enabled=way.precision != "fp32"):
             rows, pair_logits = run(*batch[:5], predicted=batch.predicted, is_projected=False)
             mlm = linear_cross_entropy(rows, *model.output_layer(), batch.labels)
             nsp = cross_entropy(pair_logits, batch.pair_labels)
@@ -348,6 +353,7 @@ def choose_ways(options: argparse.Namespace) -> list[Way]:
         for precision in options.precisions
         for is_compiled in ((False, True) if options.compile else (False,))
         for who in options.who
+        if who == "bertie" or precision != "fp8"
         if not (who == "transformers gathered" and (is_compiled or options.device == "cuda"))
     ]
     plain = [way for way in ways if way.who == "bertie" and not way.is_compiled]

@@ -21,6 +21,7 @@ from bertie.kernels.chance import (
     mix,
     mix_plain,
 )
+from bertie.kernels.float8 import copy_rows
 from bertie.kernels.launch import TileLaunch
 from bertie.kernels.sums import sum_tokens
 
@@ -92,6 +93,7 @@ def attend_forward(
     seed,
     out,
     log_sums,
+    copy,
     num_tokens,
     scale,
     HEADS: tl.constexpr,
@@ -100,6 +102,7 @@ def attend_forward(
     KEYS: tl.constexpr,
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
+    IS_COPIED: tl.constexpr,
 ):
     """`scale` is that of the scores, in units of log2; `log_sums` (H, T) too."""
     start, length, head = find_sequence(bounds, HEADS)
@@ -142,7 +145,10 @@ def attend_forward(
             highest = new_highest
         mixed *= SCALE / total
         places = (start + queries) * WIDTH + head * SIZE + parts
-        tl.store(out + places, mixed.to(out.dtype.element_ty), mask=queries < length)
+        rounded = mixed.to(out.dtype.element_ty)
+        tl.store(out + places, rounded, mask=queries < length)
+        if IS_COPIED:
+            tl.store(copy + places, copy_rows(rounded), mask=queries < length)
         sums = log_sums + head.to(tl.int64) * num_tokens + start + queries
         tl.store(sums, highest + tl.log2(total), mask=queries < length)
 
@@ -354,9 +360,13 @@ def attend_kernel_forward(
     seed: Tensor,
     dropout: float,
     *,
+    copy: Tensor | None = None,
     launch: TileLaunch | None = None,
 ) -> tuple[Tensor, Tensor]:  # (T, 3, H, K), (N + 1,) -> (T, H, K), (H, T)
-    """Each token's mix of the values of its own sequence; and the logarithms of its sums."""
+    """Each token's mix of the values of its own sequence; and the logarithms of its sums.
+
+    Where a place for a `copy` of the mixes in eight bits is given, it is written too.
+    """
     num_tokens, _, heads, size = qkv.shape
     out = torch.empty(num_tokens, heads, size, dtype=qkv.dtype, device=qkv.device)
     log_sums = torch.empty(heads, num_tokens, dtype=torch.float32, device=qkv.device)
@@ -368,10 +378,12 @@ def attend_kernel_forward(
         seed,
         out,
         log_sums,
+        out if copy is None else copy,
         num_tokens,
         size**-0.5 * LOG2_E,
         HEADS=heads,
         SIZE=size,
+        IS_COPIED=copy is not None,
         **chance_of(dropout),
         **settings_of(launch),
     )

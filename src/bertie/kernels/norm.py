@@ -9,6 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bertie.kernels.chance import chance_of, drop_plain, find_kept, mix
+from bertie.kernels.float8 import copy_rows
 from bertie.kernels.launch import RowLaunch
 from bertie.kernels.sums import add_rows
 
@@ -58,6 +59,7 @@ def norm_forward(
     out,
     summed,
     statistics,
+    copy,
     num_rows,
     eps,
     SIZE: tl.constexpr,
@@ -66,6 +68,7 @@ def norm_forward(
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
     IS_SAVED: tl.constexpr,
+    IS_COPIED: tl.constexpr,
 ):
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]  # (ROWS, 1)
     columns = tl.arange(0, WIDTH)[None, :]  # (1, WIDTH)
@@ -80,7 +83,10 @@ def norm_forward(
     z += tl.load(residual + places, mask=is_inside, other=0.0).to(tl.float32)
     z = tl.where(is_column, z, 0.0)
     normed, center, inverse = normalise(z, weight, shift, columns, eps, SIZE)
-    tl.store(out + places, normed.to(out.dtype.element_ty), mask=is_inside)
+    rounded = normed.to(out.dtype.element_ty)
+    tl.store(out + places, rounded, mask=is_inside)
+    if IS_COPIED:
+        tl.store(copy + places, copy_rows(rounded), mask=is_inside)
     if IS_SAVED:
         tl.store(summed + places, z.to(summed.dtype.element_ty), mask=is_inside)
         tl.store(statistics + rows, center, mask=rows < num_rows)
@@ -147,9 +153,13 @@ def add_norm_forward(
     eps: float,
     *,
     is_saved: bool,
+    copy: Tensor | None = None,
     launch: RowLaunch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # (T, D), (T, D), 3 (D,) -> (T, D), (T, D), (2, T)
-    """The normed rows; for the backward pass, the sums and their means and 1 / deviations."""
+    """The normed rows; for the backward pass, the sums and their means and 1 / deviations.
+
+    Where a place for a `copy` (T, D) in eight bits is given, it is written too.
+    """
     num_rows, size = y.shape
     out = torch.empty_like(y)
     summed = torch.empty_like(y) if is_saved else y
@@ -165,6 +175,7 @@ def add_norm_forward(
         out,
         summed,
         statistics,
+        out if copy is None else copy,
         num_rows,
         eps,
         SIZE=size,
@@ -172,6 +183,7 @@ def add_norm_forward(
         ROWS=launch.rows,
         **chance_of(dropout),
         IS_SAVED=is_saved,
+        IS_COPIED=copy is not None,
         num_warps=launch.num_warps,
     )
     return out, summed, statistics
