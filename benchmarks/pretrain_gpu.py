@@ -3,6 +3,7 @@
     python benchmarks/pretrain_gpu.py speed --store STORE              # base, 300 steps of 512
     python benchmarks/pretrain_gpu.py curves --store STORE
     ... curves --size mini --steps 1500 --peak 1e-3                    # well below guessing
+    ... curves --fp8                                                   # and once with eight bits
 
 The run is that of `bertie pretrain`, with its loop, its log and processes that make batches of the
 store. Its speed is the median over its lines, the first third left out; that of batches which lie
@@ -60,10 +61,13 @@ def make_recipe(options: argparse.Namespace) -> PretrainRecipe:
     )
 
 
-def run(recipe: PretrainRecipe, folder: Path, *, seed: int, kernels: bool) -> list[dict[str, Any]]:
+def run(
+    recipe: PretrainRecipe, folder: Path, *, seed: int, kernels: bool, fp8: bool = False
+) -> list[dict[str, Any]]:
     """The lines of its log."""
-    out = folder / f"{seed}-{kernels}"
-    pretrain(replace(recipe, out=out, train=replace(recipe.train, seed=seed, kernels=kernels)))
+    out = folder / f"{seed}-{kernels}-{fp8}"
+    train = replace(recipe.train, seed=seed, kernels=kernels, fp8=fp8)
+    pretrain(replace(recipe, out=out, train=train))
     lines = (out / METRICS).read_text(encoding="utf-8").splitlines()
     return [line for line in map(json.loads, lines) if "mlm_loss" in line]
 
@@ -108,16 +112,24 @@ def measure_speed(recipe: PretrainRecipe, folder: Path, rounds: int) -> dict[str
     }
 
 
-def measure_curves(recipe: PretrainRecipe, folder: Path) -> dict[str, Any]:
-    first = run(recipe, folder, seed=0, kernels=True)
-    second = run(recipe, folder, seed=1, kernels=True)
-    plain = run(recipe, folder, seed=0, kernels=False)
+def measure_curves(recipe: PretrainRecipe, folder: Path, *, fp8: bool) -> dict[str, Any]:
+    curves = {
+        "kernels": run(recipe, folder, seed=0, kernels=True),
+        "another seed": run(recipe, folder, seed=1, kernels=True),
+        "plain": run(recipe, folder, seed=0, kernels=False),
+    }
+    if fp8:
+        curves["fp8"] = run(recipe, folder, seed=0, kernels=True, fp8=True)
+    first = curves["kernels"]
+    names = {"plain": "without_kernels", "another seed": "another_seed", "fp8": "fp8"}
     return {
-        "without_kernels_to_with": compare(plain, first),
-        "another_seed_to_with": compare(second, first),
+        f"{name}_to_with": compare(curves[curve], first)
+        for curve, name in names.items()
+        if curve in curves
+    } | {
+        "tokens_per_s": {name: round(speed_of(lines)) for name, lines in curves.items()},
         "mlm_loss": {
-            name: [round(line["mlm_loss"], 4) for line in lines]
-            for name, lines in (("kernels", first), ("another seed", second), ("plain", plain))
+            name: [round(line["mlm_loss"], 4) for line in lines] for name, lines in curves.items()
         },
     }
 
@@ -132,13 +144,14 @@ def main() -> None:
     parser.add_argument("--peak", type=float, default=3e-4, help="rate of learning")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--fp8", action="store_true", help="curves: one more, with eight bits")
     options = parser.parse_args()
     recipe = make_recipe(options)
     with TemporaryDirectory() as folder:
         measured = (
             measure_speed(recipe, Path(folder), options.rounds)
             if options.part == "speed"
-            else measure_curves(recipe, Path(folder))
+            else measure_curves(recipe, Path(folder), fp8=options.fp8)
         )
     settings = {"size": options.size, "sequences_a_step": options.batch, "peak": options.peak}
     result = {"device": torch.cuda.get_device_name(), **settings, "workers": options.workers}

@@ -3,6 +3,8 @@
     python benchmarks/train_step.py --store STORE                    # CPU: tiny and mini, 2 threads
     python benchmarks/train_step.py --device cuda --full --compile --tokens 65536 \
         --precisions bf16 --sizes base:128 base:512 large:128
+    ... --who bertie --graphs           # without the peer; also with the encoder played
+    ... --precisions bf16 fp8           # ours, also with eight bits in the forward pass
 
 A step is forward, loss (MLM + NSP), backward, clip to 1.0 and torch's fused AdamW with decay on
 matrices only; dropout is 0.1. The instances are those that the loader makes, with their mix of
@@ -26,9 +28,9 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
@@ -40,6 +42,7 @@ from torch import Tensor, nn
 
 import gpu
 import machine
+from bertie import kernels
 from bertie.checkpoint.hugging_face import from_ours, make_config
 from bertie.data.loader import IGNORED, Step
 from bertie.data.store import Store, open_store
@@ -64,12 +67,14 @@ class Way:
     """Who trains, and how."""
 
     who: Who
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "fp8"]
     is_compiled: bool = False
+    is_played: bool = False  # the encoder, from CUDA graphs
 
     @property
     def name(self) -> str:
-        return f"{self.who} {self.precision}{' compiled' if self.is_compiled else ''}"
+        how = " compiled" * self.is_compiled + " played" * self.is_played
+        return f"{self.who} {self.precision}{how}"
 
 
 TrainStep = Callable[[int], Tensor]  # number of a batch -> loss
@@ -96,13 +101,18 @@ def make_groups(model: nn.Module) -> list[dict[str, Any]]:
 
 
 def make_ours(model: Bert, way: Way, steps: list[Step], device: torch.device) -> TrainStep:
+    if way.precision == "fp8" and not kernels.has_float8(device):
+        raise SystemExit(f"fp8 needs a GPU that multiplies eight bits; found {device}")
     batches = [step.micro_batches[0].to(device) for step in steps]
     optimizer = BertOptimizer(model, OptimConfig(name="adamw"))
     run: Any = torch.compile(model, dynamic=False) if way.is_compiled else model
+    if way.is_played:
+        model.record(most_tokens=max(len(batch.ids) for batch in batches))
 
     def train_step(number: int) -> Tensor:
         batch, num_targets = batches[number], steps[number].num_targets
-        with torch.autocast(device.type, torch.bfloat16, enabled=way.precision == "bf16"):
+        kernels.Switch.is_float8 = way.precision == "fp8"  # others take turns in this process
+        with torch.autocast(device.type, torch.bfloat16, enabled=way.precision != "fp32"):
             rows, pair_logits = run(*batch[:5], predicted=batch.predicted, is_projected=False)
             mlm = linear_cross_entropy(rows, *model.output_layer(), batch.labels)
             nsp = cross_entropy(pair_logits, batch.pair_labels)
@@ -302,10 +312,16 @@ def summarise(
             row["times_the_speed_of"] = {
                 other: compare(theirs, taken)
                 for other, theirs in seconds.items()
-                if other.startswith("transformers")
+                if other.startswith("transformers") or other == plain_way(name, seconds)
             }
         rows.append(row)
     return rows
+
+
+def plain_way(name: str, names: Iterable[str]) -> str | None:
+    """The first of ours, which another of ours is compared with."""
+    first = next(other for other in names if other.startswith("bertie"))
+    return None if first == name else first
 
 
 def compare(theirs: list[float], ours: list[float]) -> dict[str, float]:
@@ -332,13 +348,16 @@ def show(size: str, rows: list[dict[str, Any]]) -> None:
 
 
 def choose_ways(options: argparse.Namespace) -> list[Way]:
-    return [
+    ways = [
         Way(who=who, precision=precision, is_compiled=is_compiled)
         for precision in options.precisions
         for is_compiled in ((False, True) if options.compile else (False,))
-        for who in WHO
+        for who in options.who
+        if who == "bertie" or precision != "fp8"
         if not (who == "transformers gathered" and (is_compiled or options.device == "cuda"))
     ]
+    plain = [way for way in ways if way.who == "bertie" and not way.is_compiled]
+    return ways + [replace(way, is_played=True) for way in plain if options.graphs]
 
 
 def main() -> None:
@@ -350,6 +369,10 @@ def main() -> None:
     )
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"])
     parser.add_argument("--compile", action="store_true", help="both, also with torch.compile")
+    parser.add_argument("--who", nargs="+", default=WHO, choices=WHO)
+    parser.add_argument(
+        "--graphs", action="store_true", help="ours, also played from CUDA graphs of full batches"
+    )
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch", type=int, default=32, help="sequences a step")
     parser.add_argument("--tokens", type=int, default=0, help="a step, instead of --batch")
@@ -386,6 +409,7 @@ def main() -> None:
             result["sizes"][size] = measure_size(size, store, options)
             packages = machine.describe("torch", "transformers", "numpy")
             name = f"train-step-{options.device}" + f"-{options.threads}-threads" * is_cpu
+            name += "-ours" * ("transformers" not in options.who)
             print("saved", machine.save(name, packages, result), flush=True)
 
 

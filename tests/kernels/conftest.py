@@ -3,6 +3,7 @@
 The interpreter cannot multiply matrices of bfloat16: float16 stands for both there.
 """
 
+import numpy as np
 import pytest
 import torch
 
@@ -10,6 +11,7 @@ HAS_GPU = torch.cuda.is_available()
 
 pytest.importorskip("triton", reason="needs Triton (pip install triton; Linux only)")
 
+import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 
@@ -24,7 +26,22 @@ def mend_interpreter() -> None:
     interpreter._patch_lang_tensor = patch
 
 
+def mend_eight_bits() -> None:
+    """Triton's interpreter loses what is carried when a number is rounded up to a power of two."""
+    original = interpreter.InterpreterBuilder.create_fp_to_fp
+
+    def convert(self, source, wanted, rounding):
+        if wanted.scalar != tl.float8e4nv:
+            return original(self, source, wanted, rounding)
+        values = torch.from_numpy(np.asarray(source.data, dtype=np.float32))
+        rounded = values.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+        return interpreter.TensorHandle(rounded, wanted.scalar)
+
+    interpreter.InterpreterBuilder.create_fp_to_fp = convert
+
+
 mend_interpreter()
+mend_eight_bits()
 
 
 @pytest.fixture(params=["float32", "float16", "bfloat16"])

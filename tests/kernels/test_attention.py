@@ -8,6 +8,7 @@ from bertie.kernels.attention import (
     attend_kernel_forward,
     attend_plain,
 )
+from bertie.kernels.float8 import FLOAT8, quantise
 from bertie.model.attention import attend_runs
 from tests.kernels.closeness import check_close, error_of
 
@@ -87,6 +88,15 @@ def test_neighbours_order_and_the_given_longest_change_nothing(device):
             0.0,
         )
         assert error_of(whole[start:end], alone) < 1e-3
+
+
+def test_the_copy_in_eight_bits_is_of_the_mixes_as_they_are_stored(dtype, device):
+    qkv, bounds, _ = make([17, 140, 0, 9], 2, 32, dtype)
+    given = qkv.to(device), bounds.to(device), 140, torch.tensor([1], device=device), 0.1
+    copy = torch.empty(166, 64, dtype=FLOAT8, device=device)
+    out, _ = attend_kernel_forward(*given, copy=copy)
+    assert torch.equal(copy.float(), quantise(out).flatten(1).float())
+    assert torch.equal(out, attend_kernel_forward(*given)[0])
 
 
 def test_dropout_keeps_the_mean(device):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from bertie.kernels.float8 import FLOAT8, quantise
 from bertie.kernels.norm import add_norm_backward, add_norm_forward, add_norm_plain
 from tests.kernels.closeness import check_close
 
@@ -29,6 +30,17 @@ def test_forward_and_backward_are_the_twins(num_rows, size, dropout, dtype, devi
     )
     gradients = [inputs[place].grad for place in (0, 1, 3, 4, 2)]
     check_close([out, d_residual, d_y, *sums], [wanted, *gradients], dtype)
+
+
+def test_the_copy_in_eight_bits_is_of_the_rows_as_they_are_stored(dtype, device):
+    """So that it does not matter who makes it."""
+    *moved, _, bias, weight, shift = (part.to(device) for part in make(37, 96, dtype))
+    seed = torch.tensor([3], device=device)
+    settings = (*moved, bias, weight, shift, seed, 0.1, 1e-12)
+    copy = torch.empty(37, 96, dtype=FLOAT8, device=device)
+    out, *_ = add_norm_forward(*settings, is_saved=True, copy=copy)
+    assert torch.equal(copy.float(), quantise(out).float())
+    assert torch.equal(out, add_norm_forward(*settings, is_saved=True)[0])
 
 
 def test_nothing_is_saved_where_there_is_no_backward_pass(device):

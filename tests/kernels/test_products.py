@@ -4,7 +4,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertie.kernels.products import can_fuse_gelu, gelu_linear, library, times_gelu_slope
+from bertie.kernels import has_float8, products
+from bertie.kernels.float8 import FLOAT8, cast_weight, linear_plain, quantise
+from bertie.kernels.products import (
+    can_fuse_gelu,
+    forward_product,
+    gelu_linear,
+    library,
+    linear8,
+    plan_of,
+    times_gelu_slope,
+)
 from tests.kernels.closeness import check_close
 
 pytestmark = pytest.mark.skipif(
@@ -39,3 +49,58 @@ def test_other_rows_are_refused():
     assert not can_fuse_gelu(torch.zeros(2, 64, dtype=torch.bfloat16), 256)
     assert not can_fuse_gelu(torch.zeros(2, 64, device="cuda"), 256)
     assert not can_fuse_gelu(torch.zeros(2, 64, device="cuda", dtype=torch.bfloat16), 250)
+
+
+# --- of eight bits, against the product of the numbers that they stand for ---
+
+needs_eight_bits = pytest.mark.skipif(
+    not has_float8(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
+    reason="needs a GPU that multiplies eight bits",
+)
+EIGHT_BIT_SHAPES = [(1, 64, 256), (17, 128, 512), (33, 64, 240), (2053, 768, 3072)]
+
+
+def draw8(num_tokens, size, width):
+    generator = torch.Generator().manual_seed(width)
+    x = torch.randn(num_tokens, size, generator=generator).cuda().bfloat16()
+    weight = (size**-0.5 * torch.randn(width, size, generator=generator)).cuda()
+    bias = torch.randn(width, generator=generator).cuda().bfloat16()
+    return quantise(x), cast_weight(weight, torch.bfloat16)[1], bias
+
+
+@needs_eight_bits
+@pytest.mark.parametrize("num_tokens, size, width", EIGHT_BIT_SHAPES)
+def test_products_of_eight_bits_are_the_twins(num_tokens, size, width):
+    x, weight, bias = draw8(num_tokens, size, width)
+    for one in (None, bias):
+        wanted = linear_plain(
+            x.cpu(), weight.cpu(), None if one is None else one.cpu(), torch.float
+        )
+        found = linear8(x, weight, one, torch.bfloat16)
+        assert found.dtype == torch.bfloat16
+        check_close([found], [wanted], torch.bfloat16)
+
+
+@needs_eight_bits
+@pytest.mark.parametrize("has_ending", [True, False])
+@pytest.mark.parametrize("num_tokens, size, width", EIGHT_BIT_SHAPES)
+def test_gelu_of_a_product_of_eight_bits(num_tokens, size, width, has_ending, monkeypatch):
+    """Inside the product, or behind it where the library cannot."""
+    x, weight, bias = draw8(num_tokens, size, width)
+    assert can_fuse_gelu(x, width) and not can_fuse_gelu(x, width + 8)
+    if not has_ending:
+        for ending in (products.GELU_BIAS, products.GELU_BIAS_SAVED):
+            monkeypatch.setattr(plan_of(forward_product(x, weight, ending)), "found", None)
+    active, wide = gelu_linear(x, weight, bias, is_saved=True)
+    alone, _ = gelu_linear(x, weight, bias, is_saved=False)
+    exact = linear_plain(x.cpu(), weight.cpu(), bias.cpu(), torch.float)
+    wanted = F.gelu(exact, approximate="tanh")
+    check_close([active, alone, wide], [wanted, wanted, exact], torch.bfloat16)
+
+
+@needs_eight_bits
+def test_the_library_ends_a_product_of_eight_bits_with_gelu():
+    """If this fails, all works, but gelu takes a pass of its own."""
+    x, weight, _ = draw8(1024, 768, 3072)
+    assert x.dtype == FLOAT8
+    assert plan_of(forward_product(x, weight, products.GELU_BIAS_SAVED)).found is not None

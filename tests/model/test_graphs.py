@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertie.model import graphs
 from bertie.model.bert import Bert, pack
 from bertie.model.config import ModelConfig
-from bertie.model.graphs import Flat, choose_shape, fill
+from bertie.model.graphs import Flat, choose_shape, fill, fill_kept
 from tests.kernels.closeness import error_of
 
 CONFIG = ModelConfig(
@@ -47,6 +48,23 @@ def test_shapes_are_few():
     assert len(shapes) < 80
 
 
+def test_shapes_of_a_run_are_few():
+    """15% of the tokens are predicted, and a row of each of 32 sequences is pooled."""
+    counts = range(3_000, 4_000)
+    shapes = {choose_shape(num, 32, 128, 512, round(0.15 * num) + 32) for num in counts}
+    assert len(shapes) < 10
+
+
+@given(st.integers(1, 5_000))
+def test_rows_that_are_kept_come_first_and_the_others_are_there(num_kept):
+    shape = choose_shape(6_000, 60, 100, 512, num_kept)
+    kept = torch.randint(6_000, (num_kept,), generator=torch.Generator().manual_seed(num_kept))
+    filled = fill_kept(kept, shape)
+    assert len(filled) == shape.num_kept <= max(num_kept * 5 / 4 + 1, num_kept + 63)
+    assert torch.equal(filled[:num_kept], kept)
+    assert int(filled.min()) >= 0 and int(filled.max()) < shape.num_tokens
+
+
 def test_the_rows_that_were_there_are_the_same():
     model = Bert(CONFIG, generator=torch.Generator().manual_seed(0)).eval()
     flat, longest = make_flat([5, 17, 30, 1])
@@ -65,9 +83,76 @@ def test_no_sequence_becomes_longer_than_the_model_can_read():
     assert int(filled.positions.max()) < 101 and len(filled.ids) == int(filled.bounds[-1])
 
 
+class Tape:
+    """What a CUDA graph does, asked for anew at every replay."""
+
+    def __init__(self, replay):
+        self.replay = replay
+
+
+class OnTape:
+    """`graphs.Recorded` without a GPU: the same places for what goes in and comes out."""
+
+    def __init__(self, encode, shared, given, longest):
+        self.given = given.clone()
+
+        def forward():
+            with torch.enable_grad():
+                self.made = encode(*self.given.flat, longest=longest, kept=self.given.kept)
+            self.rows = self.made.detach()
+
+        def backward():
+            found = torch.autograd.grad(self.made, shared.parameters, self.gradient)
+            torch._foreach_copy_(list(shared.found), list(found))
+
+        forward()
+        self.gradient = torch.full_like(self.rows, float("nan"))
+        self.forward, self.backward = Tape(forward), Tape(backward)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    monkeypatch.setattr(graphs, "Recorded", OnTape)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+
+
+def ask(model, lengths):
+    """Logits of all heads and gradients of everything; and clean again."""
+    flat, longest = make_flat(lengths)
+    num_tokens = sum(lengths)
+    predicted = torch.arange(1, num_tokens, 4)
+    logits = model(*flat, longest, predicted=predicted)
+    sum(one.square().sum() for one in logits).backward()
+    found = [*(one.detach() for one in logits), *(p.grad for p in model.parameters())]
+    model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("heads", [("masked_lm", "next_sentence"), ("sequence",), ("span",)])
+def test_what_is_played_is_what_heads_read(heads, no_gpu):
+    model = Bert(CONFIG, heads, generator=torch.Generator().manual_seed(0)).train()
+    shapes = ([5, 17], [60, 9, 30], [100])
+    wanted = [ask(model, lengths) for lengths in shapes]
+    model.record()
+    for _ in range(3):
+        for lengths, answer in zip(shapes, wanted, strict=True):
+            for found, one in zip(ask(model, lengths), answer, strict=True):
+                torch.testing.assert_close(found, one)
+    assert len(model.graphs.recorded) == 3
+
+
+def test_how_many_tokens_are_played_is_a_choice(no_gpu):
+    model = Bert(CONFIG, ("span",)).train()
+    for most, count in ((64, 0), (65, 1)):
+        model.record(most)
+        for _ in range(3):
+            ask(model, [60, 5])
+        assert len(model.graphs.recorded) == count
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # torch's, of its first product
-@pytest.mark.parametrize("head", ["span", "sequence"])
+@pytest.mark.parametrize("head", ["span", "sequence", "masked_lm"])
 def test_played_is_asked_for_anew(head):
     """Logits and gradients of several shapes, each played after the others were."""
     config = replace(CONFIG, init_std=0.2)  # large, so that a mistake is no rounding error
@@ -77,10 +162,11 @@ def test_played_is_asked_for_anew(head):
             flat, longest = make_flat(lengths)
             flat = Flat(*(part.cuda() for part in flat))
             answers = []
-            for graphs in (None, model.graphs):
-                model.graphs = graphs
+            for used in (None, model.graphs):
+                model.graphs = used
+                predicted = torch.arange(1, sum(lengths), 4, device="cuda")
                 with torch.autocast("cuda", torch.bfloat16):
-                    (logits,) = model(*flat, longest)
+                    (logits,) = model(*flat, longest, predicted=predicted)
                 torch.manual_seed(len(lengths))
                 logits.backward(torch.randn_like(logits))
                 answers.append([logits.detach(), *(p.grad for p in model.parameters())])

@@ -416,6 +416,12 @@ def test_a_clock_that_was_stopped_goes_on(
 def test_wrong_settings_are_refused(store: Store, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="sequences of 64 tokens are more than the 40 positions"):
         run(store, tmp_path, recipe("data.instances.max_length=64"))
+    with pytest.raises(UserError, match=r"needs train.precision=bf16 and .* found fp32, true"):
+        recipe("train.fp8=true")
+    with pytest.raises(UserError, match=r"needs train.precision=bf16 and .* found bf16, false"):
+        recipe("train.fp8=true", "train.precision=bf16", "train.kernels=false")
+    with pytest.raises(UserError, match=r"train.fp8 needs a GPU .*; found cpu: train.fp8=false"):
+        run(store, tmp_path, recipe("train.fp8=true", "train.precision=bf16", "train.device=cpu"))
     with pytest.raises(UserError, match=r"train.keep must be at least 1"):
         recipe("train.keep=0")
     with pytest.raises(UserError, match=r"kind = nsp or sentences; found full"):

@@ -17,6 +17,7 @@ class Switch:
     """Whether kernels are used where they can be; off, to compare with the plain way."""
 
     is_on = True
+    is_float8 = False  # products of eight bits in the layers' forward pass
 
 
 def can_use(x: Tensor) -> bool:
@@ -32,6 +33,25 @@ def can_use(x: Tensor) -> bool:
 def can_encode(x: Tensor, num_heads: int) -> bool:
     """Whether rows (T, D) can go through `bertie.kernels.layer`: in half precision."""
     return x.dtype in HALF and x.shape[-1] // num_heads in HEAD_SIZES and can_use(x)
+
+
+def has_float8(device: torch.device) -> bool:
+    """Whether products of eight bits can be done there: on a GPU since Ada, with cuBLASLt."""
+    if device.type != "cuda" or not HAS_TRITON or torch.version.cuda is None:
+        return False
+    from bertie.kernels.products import library
+
+    return library() is not None and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def can_use_float8(x: Tensor, width: int) -> bool:
+    """Whether they are asked for, and for rows (T, D) with so many columns in between.
+
+    Sizes must be multiples of 16, as cuBLASLt wants them. That the device can do it was asked
+    before (`has_float8`), or the switch would not be on.
+    """
+    is_aligned = x.shape[-1] % 16 == 0 and width % 16 == 0
+    return Switch.is_float8 and x.dtype == torch.bfloat16 and is_aligned
 
 
 def stream_dtype(x: Tensor) -> torch.dtype:

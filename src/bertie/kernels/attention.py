@@ -21,12 +21,55 @@ from bertie.kernels.chance import (
     mix,
     mix_plain,
 )
-from bertie.kernels.sums import add_rows
+from bertie.kernels.float8 import copy_rows
+from bertie.kernels.launch import TileLaunch
+from bertie.kernels.sums import sum_tokens
 
 BLOCK = 128
 LOG2_E = 1.4426950408889634
 LN_2 = tl.constexpr(0.6931471805599453)
-SUM_ROWS, SUM_COLUMNS = 64, 64  # of a program of add_columns at a time
+
+
+def block_of(longest: int) -> int:
+    """How many queries a program takes."""
+    return min(BLOCK, max(16, int(triton.next_power_of_2(longest))))
+
+
+def forward_launch(longest: int) -> TileLaunch:
+    queries = block_of(longest)
+    num_warps = 4 if queries < BLOCK else 8
+    return TileLaunch(queries, keys=min(64, queries), num_warps=num_warps, num_stages=3)
+
+
+def backward_launch(longest: int, size: int) -> TileLaunch:
+    """Of sequences of at most BLOCK tokens, whose queries one program takes."""
+    queries = block_of(longest)
+    return TileLaunch(
+        queries,
+        keys=min(64, queries),
+        num_warps=4 if queries < BLOCK else 8,
+        num_stages=2,
+        max_registers=128 if queries == BLOCK and size == 64 else None,
+    )
+
+
+QUERIES_LAUNCH = TileLaunch(queries=BLOCK, keys=64, num_warps=8, num_stages=3)
+
+
+def keys_launch(size: int) -> TileLaunch:
+    max_registers = 168 if size == 64 else None
+    return TileLaunch(queries=64, keys=64, num_warps=4, num_stages=2, max_registers=max_registers)
+
+
+def settings_of(launch: TileLaunch) -> dict[str, int | None]:
+    """As kernels are given them."""
+    return {
+        "QUERIES": launch.queries,
+        "KEYS": launch.keys,
+        "num_warps": launch.num_warps,
+        "num_stages": launch.num_stages,
+        "maxnreg": launch.max_registers,
+    }
 
 
 @triton.jit
@@ -50,6 +93,7 @@ def attend_forward(
     seed,
     out,
     log_sums,
+    copy,
     num_tokens,
     scale,
     HEADS: tl.constexpr,
@@ -58,6 +102,7 @@ def attend_forward(
     KEYS: tl.constexpr,
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
+    IS_COPIED: tl.constexpr,
 ):
     """`scale` is that of the scores, in units of log2; `log_sums` (H, T) too."""
     start, length, head = find_sequence(bounds, HEADS)
@@ -100,7 +145,10 @@ def attend_forward(
             highest = new_highest
         mixed *= SCALE / total
         places = (start + queries) * WIDTH + head * SIZE + parts
-        tl.store(out + places, mixed.to(out.dtype.element_ty), mask=queries < length)
+        rounded = mixed.to(out.dtype.element_ty)
+        tl.store(out + places, rounded, mask=queries < length)
+        if IS_COPIED:
+            tl.store(copy + places, copy_rows(rounded), mask=queries < length)
         sums = log_sums + head.to(tl.int64) * num_tokens + start + queries
         tl.store(sums, highest + tl.log2(total), mask=queries < length)
 
@@ -305,49 +353,39 @@ def attend_backward_keys(
         tl.store(d_rows + 2 * WIDTH, d_v.to(d_qkv.dtype.element_ty), mask=keys < length)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
-def add_columns(x, sums, num_rows, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """`sums` (programs of a column, SIZE): each program's part of the sum over the rows.
-
-    Of x (rows, 3, SIZE / 3), the first and the last third; the second is left as it is.
-    """
-    columns = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    is_column = columns < SIZE // 3
-    columns += tl.program_id(2) * (2 * SIZE // 3)
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for first in range(tl.program_id(1) * ROWS, num_rows, tl.num_programs(1) * ROWS):
-        rows = (first + tl.arange(0, ROWS))[:, None]
-        is_inside = (rows < num_rows) & is_column
-        places = rows.to(tl.int64) * SIZE + columns
-        total += tl.load(x + places, mask=is_inside, other=0.0).to(tl.float32)
-    mine = sums + tl.program_id(1) * SIZE + columns
-    tl.store(mine, tl.sum(total, 0, keep_dims=True), mask=is_column)
-
-
 def attend_kernel_forward(
-    qkv: Tensor, bounds: Tensor, longest: int, seed: Tensor, dropout: float
+    qkv: Tensor,
+    bounds: Tensor,
+    longest: int,
+    seed: Tensor,
+    dropout: float,
+    *,
+    copy: Tensor | None = None,
+    launch: TileLaunch | None = None,
 ) -> tuple[Tensor, Tensor]:  # (T, 3, H, K), (N + 1,) -> (T, H, K), (H, T)
-    """Each token's mix of the values of its own sequence; and the logarithms of its sums."""
+    """Each token's mix of the values of its own sequence; and the logarithms of its sums.
+
+    Where a place for a `copy` of the mixes in eight bits is given, it is written too.
+    """
     num_tokens, _, heads, size = qkv.shape
     out = torch.empty(num_tokens, heads, size, dtype=qkv.dtype, device=qkv.device)
     log_sums = torch.empty(heads, num_tokens, dtype=torch.float32, device=qkv.device)
-    queries = block_of(longest)
-    grid = ((len(bounds) - 1) * heads, triton.cdiv(longest, queries))
+    launch = launch or forward_launch(longest)
+    grid = ((len(bounds) - 1) * heads, triton.cdiv(longest, launch.queries))
     attend_forward[grid](
         qkv,
         bounds,
         seed,
         out,
         log_sums,
+        out if copy is None else copy,
         num_tokens,
         size**-0.5 * LOG2_E,
         HEADS=heads,
         SIZE=size,
-        QUERIES=queries,
-        KEYS=min(64, queries),
+        IS_COPIED=copy is not None,
         **chance_of(dropout),
-        num_warps=4 if queries < BLOCK else 8,
-        num_stages=3,
+        **settings_of(launch),
     )
     return out, log_sums
 
@@ -361,15 +399,21 @@ def attend_kernel_backward(
     out: Tensor,
     log_sums: Tensor,
     dropout: float,
+    *,
+    launch: TileLaunch | None = None,
+    key_launch: TileLaunch | None = None,
 ) -> tuple[Tensor, Tensor]:  # (T, H, K), (T, 3, H, K), ... -> (T, 3, H, K), (3, H, K)
-    """Gradients of the queries, keys and values, and their sums over the tokens."""
+    """Gradients of the queries, keys and values, and their sums over the tokens.
+
+    Sequences of more than BLOCK tokens need two kernels; the second has a launch of its own.
+    """
     num_tokens, _, heads, size = qkv.shape
     d_qkv = torch.empty_like(qkv)
     num_programs = (len(bounds) - 1) * heads
     scale = size**-0.5 * LOG2_E
     settings = {"HEADS": heads, "SIZE": size, **chance_of(dropout)}
-    queries = block_of(longest)
     if longest <= BLOCK:
+        launch = launch or backward_launch(longest, size)
         attend_backward[(num_programs,)](
             gradient,
             qkv,
@@ -381,15 +425,12 @@ def attend_kernel_backward(
             num_tokens,
             scale,
             **settings,
-            QUERIES=queries,
-            KEYS=min(64, queries),
-            num_warps=4 if queries < BLOCK else 8,
-            num_stages=2,
-            maxnreg=128 if queries == BLOCK and size == 64 else None,
+            **settings_of(launch),
         )
         return d_qkv, sum_tokens(d_qkv)
     levels = torch.empty_like(log_sums)
-    attend_backward_queries[(num_programs, triton.cdiv(longest, BLOCK))](
+    launch, key_launch = launch or QUERIES_LAUNCH, key_launch or keys_launch(size)
+    attend_backward_queries[(num_programs, triton.cdiv(longest, launch.queries))](
         gradient,
         qkv,
         bounds,
@@ -401,12 +442,9 @@ def attend_kernel_backward(
         num_tokens,
         scale,
         **settings,
-        QUERIES=BLOCK,
-        KEYS=64,
-        num_warps=8,
-        num_stages=3,
+        **settings_of(launch),
     )
-    attend_backward_keys[(num_programs, triton.cdiv(longest, 64))](
+    attend_backward_keys[(num_programs, triton.cdiv(longest, key_launch.keys))](
         gradient,
         qkv,
         bounds,
@@ -417,30 +455,9 @@ def attend_kernel_backward(
         num_tokens,
         scale,
         **settings,
-        QUERIES=64,
-        KEYS=64,
-        num_warps=4,
-        num_stages=2,
-        maxnreg=168 if size == 64 else None,
+        **settings_of(key_launch),
     )
     return d_qkv, sum_tokens(d_qkv)
-
-
-def block_of(longest: int) -> int:
-    """How many queries a program takes."""
-    return min(BLOCK, max(16, int(triton.next_power_of_2(longest))))
-
-
-def sum_tokens(d_qkv: Tensor) -> Tensor:  # (T, 3, H, K) -> (3, H, K), in float32
-    """The gradient of the bias. A bias of the keys adds the same to all scores of a query, which
-    changes no share: its gradient is 0."""
-    num_rows, size = len(d_qkv), d_qkv[0].numel()
-    num_programs = min(triton.cdiv(num_rows, SUM_ROWS), 64)
-    sums = torch.zeros(num_programs, *d_qkv.shape[1:], dtype=torch.float32, device=d_qkv.device)
-    add_columns[(triton.cdiv(size // 3, SUM_COLUMNS), num_programs, 2)](
-        d_qkv, sums, num_rows, SIZE=size, ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS, num_warps=4
-    )
-    return add_rows(sums)
 
 
 def attend_plain(

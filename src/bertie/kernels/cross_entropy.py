@@ -14,7 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bertie.kernels.launch import BlockLaunch
 from bertie.kernels.layer import product
+
+LAUNCH = BlockLaunch(rows=1, columns=2048, num_warps=4, max_programs=0)  # a program for each row
 
 
 @triton.jit
@@ -67,7 +70,7 @@ def score_rows(
 
 
 def score_block(
-    logits: Tensor, bias: Tensor, labels: Tensor, ignored: int
+    logits: Tensor, bias: Tensor, labels: Tensor, ignored: int, *, launch: BlockLaunch = LAUNCH
 ) -> tuple[Tensor, Tensor]:  # (R, W), (V,), (R,) -> (R,), (R,)
     """Losses and right guesses; the logits, without bias, become the gradients of the losses."""
     num_rows, stride = logits.shape
@@ -82,8 +85,8 @@ def score_block(
         ignored,
         PIECES=len(bias),
         STRIDE=stride,
-        BLOCK=min(2048, triton.next_power_of_2(stride)),
-        num_warps=4,
+        BLOCK=min(launch.columns, triton.next_power_of_2(stride)),
+        num_warps=launch.num_warps,
     )
     return losses, is_right
 

@@ -15,7 +15,8 @@ import triton.language as tl
 from torch import Tensor
 
 from bertie.kernels.chance import chance_of, drop_plain, find_kept, mix
-from bertie.kernels.norm import MAX_PROGRAMS, normalise, shape_of, slope_of_norm
+from bertie.kernels.launch import RowLaunch
+from bertie.kernels.norm import launch_of, normalise, slope_of_norm, width_of
 from bertie.kernels.sums import add_rows
 
 
@@ -143,6 +144,80 @@ def embed_backward(
     tl.store(mine + SIZE, tl.sum(d_shift, 0, keep_dims=True), mask=is_column)
 
 
+NUM_WARPS = 4
+
+
+def embed_rows(
+    places: Places,
+    seed: Tensor,
+    dropout: float,
+    eps: float,
+    dtype: torch.dtype,
+    weights: EmbeddingWeights,
+    *,
+    launch: RowLaunch | None = None,
+) -> tuple[Tensor, Tensor]:  # -> (T, D), (2, T)
+    """The rows; for the backward pass, the means of the sums and their 1 / deviations."""
+    w, num_rows = weights, len(places.ids)
+    size = w.token.shape[1]
+    out = w.token.new_empty(num_rows, size, dtype=dtype)
+    statistics = w.token.new_empty(2, num_rows, dtype=torch.float32)
+    launch = launch or launch_of(size, NUM_WARPS)
+    embed_forward[(triton.cdiv(num_rows, launch.rows),)](
+        *places,
+        *w,
+        seed,
+        out,
+        statistics,
+        num_rows,
+        eps,
+        SIZE=size,
+        WIDTH=width_of(size),
+        ROWS=launch.rows,
+        **chance_of(dropout),
+        num_warps=launch.num_warps,
+    )
+    return out, statistics
+
+
+def embed_slopes(
+    gradient: Tensor,
+    places: Places,
+    seed: Tensor,
+    dropout: float,
+    statistics: Tensor,
+    weights: EmbeddingWeights,
+    *,
+    launch: RowLaunch | None = None,
+) -> tuple[Tensor, Tensor]:  # (T, D) -> (T, D), (2, D)
+    """Gradients of the sums of the tables' rows; and of norm and norm_bias, one row each."""
+    w, num_rows = weights, len(gradient)
+    size = w.token.shape[1]
+    launch = launch or launch_of(size, NUM_WARPS)
+    num_programs = min(triton.cdiv(num_rows, launch.rows), launch.max_programs)
+    d_sum = w.token.new_empty(num_rows, size)
+    sums = w.token.new_empty(num_programs, 2, size)
+    embed_backward[(num_programs,)](
+        gradient,
+        *places,
+        w.token,
+        w.segment,
+        w.position,
+        statistics,
+        w.norm,
+        seed,
+        d_sum,
+        sums,
+        num_rows,
+        SIZE=size,
+        WIDTH=width_of(size),
+        ROWS=launch.rows,
+        **chance_of(dropout),
+        num_warps=launch.num_warps,
+    )
+    return d_sum, add_rows(sums)
+
+
 class Embed(torch.autograd.Function):
     """Rows (T, D) in half precision, as autograd sees them."""
 
@@ -156,55 +231,23 @@ class Embed(torch.autograd.Function):
         dtype: torch.dtype,
         *weights: Tensor,
     ) -> Tensor:
-        w, num_rows = EmbeddingWeights(*weights), len(places.ids)
-        out = w.token.new_empty(num_rows, w.token.shape[1], dtype=dtype)
-        statistics = w.token.new_empty(2, num_rows, dtype=torch.float32)
-        shape = shape_of(w.token.shape[1])
-        embed_forward[(triton.cdiv(num_rows, shape["ROWS"]),)](
-            *places,
-            *w,
-            seed,
-            out,
-            statistics,
-            num_rows,
-            eps,
-            **shape,
-            **chance_of(dropout),
-            num_warps=4,
-        )
+        out, statistics = embed_rows(places, seed, dropout, eps, dtype, EmbeddingWeights(*weights))
         ctx.dropout = dropout
         ctx.save_for_backward(*places, seed, statistics, *weights)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        *flat, seed, statistics, token, segment, position, norm, _ = ctx.saved_tensors
-        places, num_rows = Places(*flat), len(gradient)
-        shape = shape_of(token.shape[1])
-        num_programs = min(triton.cdiv(num_rows, shape["ROWS"]), MAX_PROGRAMS)
-        d_sum = token.new_empty(num_rows, token.shape[1])
-        sums = token.new_empty(num_programs, 2, token.shape[1])
-        embed_backward[(num_programs,)](
-            gradient.contiguous(),
-            *places,
-            token,
-            segment,
-            position,
-            statistics,
-            norm,
-            seed,
-            d_sum,
-            sums,
-            num_rows,
-            **shape,
-            **chance_of(ctx.dropout),
-            num_warps=4,
+        ids, segments, positions, seed, statistics, *rest = ctx.saved_tensors
+        places, weights = Places(ids, segments, positions), EmbeddingWeights(*rest)
+        d_sum, sums = embed_slopes(
+            gradient.contiguous(), places, seed, ctx.dropout, statistics, weights
         )
         tables = (
             torch.ops.aten.embedding_dense_backward(d_sum, numbers, len(table), -1, False)
-            for numbers, table in zip(places, (token, segment, position), strict=True)
+            for numbers, table in zip(places, weights[:3], strict=True)
         )
-        return None, None, None, None, None, *tables, *add_rows(sums)
+        return None, None, None, None, None, *tables, *sums
 
 
 def embed(

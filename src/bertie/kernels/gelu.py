@@ -7,10 +7,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bertie.kernels.launch import BlockLaunch
 from bertie.kernels.sums import add_rows
 
-ROWS, COLUMNS = 16, 256  # of a program at a time
-MAX_PROGRAMS = 132 * 8
+LAUNCH = BlockLaunch(rows=16, columns=256, num_warps=4, max_programs=132 * 8)  # of both kernels
 
 
 @triton.jit
@@ -87,29 +87,32 @@ def gelu_backward(
     tl.store(mine, tl.sum(total, 0, keep_dims=True), mask=is_column)
 
 
-def bias_gelu_forward(x: Tensor, bias: Tensor, is_tanh: bool) -> Tensor:  # (T, U), (U,) -> (T, U)
+def bias_gelu_forward(
+    x: Tensor, bias: Tensor, is_tanh: bool, *, launch: BlockLaunch = LAUNCH
+) -> Tensor:  # (T, U), (U,) -> (T, U)
     num_rows, size = x.shape
     out = torch.empty_like(x)
-    gelu_forward[(triton.cdiv(size, COLUMNS), triton.cdiv(num_rows, ROWS))](
+    gelu_forward[(triton.cdiv(size, launch.columns), triton.cdiv(num_rows, launch.rows))](
         x,
         bias,
         out,
         num_rows,
         SIZE=size,
-        ROWS=ROWS,
-        COLUMNS=COLUMNS,
+        ROWS=launch.rows,
+        COLUMNS=launch.columns,
         IS_TANH=is_tanh,
-        num_warps=4,
+        num_warps=launch.num_warps,
     )
     return out
 
 
 def bias_gelu_backward(
-    gradient: Tensor, x: Tensor, bias: Tensor, is_tanh: bool
+    gradient: Tensor, x: Tensor, bias: Tensor, is_tanh: bool, *, launch: BlockLaunch = LAUNCH
 ) -> tuple[Tensor, Tensor]:  # (T, U), (T, U), (U,) -> (T, U), (U,)
     num_rows, size = x.shape
-    num_blocks = triton.cdiv(size, COLUMNS)
-    num_programs = min(triton.cdiv(num_rows, ROWS), max(1, MAX_PROGRAMS // num_blocks))
+    num_blocks = triton.cdiv(size, launch.columns)
+    most = max(1, launch.max_programs // num_blocks)
+    num_programs = min(triton.cdiv(num_rows, launch.rows), most)
     d_x = torch.empty_like(x)
     sums = torch.empty(num_programs, size, dtype=torch.float32, device=x.device)
     gelu_backward[(num_blocks, num_programs)](
@@ -120,9 +123,9 @@ def bias_gelu_backward(
         sums,
         num_rows,
         SIZE=size,
-        ROWS=ROWS,
-        COLUMNS=COLUMNS,
+        ROWS=launch.rows,
+        COLUMNS=launch.columns,
         IS_TANH=is_tanh,
-        num_warps=4,
+        num_warps=launch.num_warps,
     )
     return d_x, add_rows(sums)

@@ -1,23 +1,28 @@
-"""One layer of the encoder as one operation, its gradient written out.
+"""One layer of the encoder, forward and back, its gradient written out.
 
 Written out, nothing passes through memory that need not: biases are added where the result of a
 product is read next, their gradients summed where they are made, the two gradients of the residual
 stream added inside a product. The rows are bfloat16 (or float16), sums and statistics float32, and
 so are the gradients of the weights. `bertie.model.encoder.Layer` is the plain twin.
+
+With `is_float8`, three of the four products of the forward pass are of eight bits; their gradients
+are those of the rows and weights in half precision, as without. Each product's rows come in eight
+bits from the kernel that makes them, in the same pass.
 """
 
 # T tokens of all sequences in a row   N sequences   D hidden size   U feed-forward size
 # H heads   K head size (D = H * K)   R rows that are kept (R = T where all are)
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from bertie.kernels.attention import attend_kernel_backward, attend_kernel_forward
+from bertie.kernels.float8 import FLOAT8, cast_weight
 from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
 from bertie.kernels.norm import add_norm_backward, add_norm_forward
-from bertie.kernels.products import can_fuse_gelu, gelu_linear, times_gelu_slope
+from bertie.kernels.products import can_fuse_gelu, gelu_linear, linear8, times_gelu_slope
 from bertie.kernels.sums import add_rows
 
 
@@ -47,6 +52,7 @@ class LayerSettings(NamedTuple):
     eps: float
     is_tanh: bool
     longest: int
+    is_float8: bool = False
 
 
 class Seeds(NamedTuple):
@@ -109,8 +115,16 @@ class Gradients(NamedTuple):
         )
 
 
+class Factor(NamedTuple):
+    """A matrix as it is kept for the backward pass, and as the forward pass multiplies with it."""
+
+    half: Tensor  # (O, I)
+    used: Tensor  # (O, I) the same, or in eight bits
+
+
 def forward(
     x: Tensor,
+    x_copy: Tensor | None,
     bounds: Tensor,
     kept: Tensor | None,
     seeds: Seeds,
@@ -118,19 +132,26 @@ def forward(
     settings: LayerSettings,
     *,
     is_saved: bool,
-) -> tuple[Tensor, Saved]:  # (T, D), (N + 1,), (R,) -> (R, D)
-    """The layer's rows, and what the backward pass needs if `is_saved`."""
-    w, s = weights, settings
-    # A copy even where the precision is the same: what is given back must not be what was given.
-    qkv_weight, out_weight, up_weight, down_weight = (
-        weight.to(x.dtype, copy=is_saved) for weight in (w.qkv, w.out, w.up, w.down)
+) -> tuple[Tensor, Tensor | None, Saved]:  # (T, D), (T, D), (N + 1,), (R,) -> (R, D), (R, D)
+    """The layer's rows, and what the backward pass needs if `is_saved`.
+
+    Copies of rows are in eight bits, or none if products are not to be.
+    """
+    w, s, dtype = weights, settings, x.dtype
+    qkv_weight, out_weight, up_weight = (
+        cast_factor(weight, dtype, is_float8=s.is_float8, is_saved=is_saved)
+        for weight in (w.qkv, w.out, w.up)
     )
-    qkv = torch.addmm(w.qkv_bias.to(x.dtype), x, qkv_weight.T)
+    down_weight = cast_factor(w.down, dtype, is_float8=False, is_saved=is_saved).half
+    qkv = linear(x if x_copy is None else x_copy, qkv_weight.used, w.qkv_bias, dtype)
     qkv = qkv.view(len(x), 3, s.num_heads, -1)
+    mixed_copy = place_for_copy(x, s)
     mixed, log_sums = attend_kernel_forward(
-        qkv, bounds, s.longest, seeds.shares, s.attention_dropout
+        qkv, bounds, s.longest, seeds.shares, s.attention_dropout, copy=mixed_copy
     )
-    attended = choose(mixed.flatten(1), kept) @ out_weight.T
+    read = mixed.flatten(1) if mixed_copy is None else mixed_copy
+    attended = linear(choose(read, kept), out_weight.used, None, dtype)
+    middle_copy = place_for_copy(attended, s)
     middle, first_sum, first_statistics = add_norm_forward(
         choose(x, kept),
         attended,
@@ -141,9 +162,15 @@ def forward(
         s.dropout,
         s.eps,
         is_saved=is_saved,
+        copy=middle_copy,
     )
-    active, wide = widen(middle, up_weight, w.up_bias, is_tanh=s.is_tanh, is_saved=is_saved)
+    read = middle if middle_copy is None else middle_copy
+    active, wide = widen(
+        read, up_weight.used, w.up_bias, dtype, is_tanh=s.is_tanh, is_saved=is_saved
+    )
     down = active @ down_weight.T
+    # Rows that are kept are the last layer's: no layer reads them.
+    out_copy = place_for_copy(middle, s) if kept is None else None
     out, second_sum, second_statistics = add_norm_forward(
         middle,
         down,
@@ -154,8 +181,9 @@ def forward(
         s.dropout,
         s.eps,
         is_saved=is_saved,
+        copy=out_copy,
     )
-    return out, Saved(
+    saved = Saved(
         x=x,
         qkv=qkv,
         log_sums=log_sums,
@@ -167,11 +195,35 @@ def forward(
         active=active,
         second_sum=second_sum,
         second_statistics=second_statistics,
-        qkv_weight=qkv_weight,
-        out_weight=out_weight,
-        up_weight=up_weight,
+        qkv_weight=qkv_weight.half,
+        out_weight=out_weight.half,
+        up_weight=up_weight.half,
         down_weight=down_weight,
     )
+    return out, out_copy, saved
+
+
+def cast_factor(
+    weight: Tensor, dtype: torch.dtype, *, is_float8: bool, is_saved: bool
+) -> Factor:  # (O, I)
+    if is_float8:
+        return Factor(*cast_weight(weight, dtype))
+    # A copy even where the precision is the same: what is given back must not be what was given.
+    half = weight.to(dtype, copy=is_saved)
+    return Factor(half, half)
+
+
+def place_for_copy(rows: Tensor, settings: LayerSettings) -> Tensor | None:  # (T, D) -> (T, D)
+    return torch.empty_like(rows, dtype=FLOAT8) if settings.is_float8 else None
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:  # (T, I), (O, I), (O,) -> (T, O)
+    """x weight' + bias, of eight bits where both are."""
+    if x.dtype == FLOAT8:
+        return linear8(x, weight, None if bias is None else bias.to(dtype), dtype)
+    return x @ weight.T if bias is None else torch.addmm(bias.to(dtype), x, weight.T)
 
 
 def backward(
@@ -229,7 +281,11 @@ def backward(
 
 
 def choose(rows: Tensor, kept: Tensor | None) -> Tensor:  # (T, D), (R,) -> (R, D)
-    return rows if kept is None else rows[kept]
+    if kept is None:
+        return rows
+    if rows.dtype == FLOAT8:  # of which torch does not everywhere know how to take rows
+        return rows.view(torch.uint8)[kept].view(FLOAT8)
+    return rows[kept]
 
 
 def put_back(rows: Tensor, kept: Tensor | None, count: int) -> Tensor:  # (R, D), (R,) -> (T, D)
@@ -240,12 +296,18 @@ def put_back(rows: Tensor, kept: Tensor | None, count: int) -> Tensor:  # (R, D)
 
 
 def widen(
-    x: Tensor, weight: Tensor, bias: Tensor, *, is_tanh: bool, is_saved: bool
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    dtype: torch.dtype,
+    *,
+    is_tanh: bool,
+    is_saved: bool,
 ) -> tuple[Tensor, Tensor]:  # (T, D), (U, D), (U,) -> (T, U), (T, U)
-    """gelu(x weight' + bias), and what gelu was taken of."""
+    """gelu(x weight' + bias), and what gelu was taken of, in `dtype`."""
     if can_fuse_gelu(x, len(weight)):
-        return gelu_linear(x, weight, bias.to(x.dtype), is_saved=is_saved)
-    wide = x @ weight.T  # without the bias, which is added where this is read
+        return gelu_linear(x, weight, bias.to(dtype), is_saved=is_saved)
+    wide = linear(x, weight, None, dtype)  # without the bias, which is added where this is read
     return bias_gelu_forward(wide, bias, is_tanh), wide
 
 
@@ -266,174 +328,3 @@ def product(gradient: Tensor, x: Tensor) -> Tensor:  # (T, O), (T, I) -> (O, I)
     if x.is_cuda:
         return torch.mm(gradient.T, x, out_dtype=torch.float32)
     return gradient.T.float() @ x.float()
-
-
-def encode_layer(
-    x: Tensor,
-    bounds: Tensor,
-    kept: Tensor | None,
-    seeds: Tensor,
-    weights: LayerWeights,
-    settings: LayerSettings,
-) -> Tensor:  # (T, D), (N + 1,), (R,), (3,) -> (R, D)
-    """A layer's rows, or the `kept` ones; `seeds` are for what is dropped, three of 31 bits."""
-    is_saved = torch.is_grad_enabled()
-    if torch.compiler.is_compiling():
-        rows: Tensor = layer_operation(x, bounds, kept, seeds, list(weights), *settings, is_saved)[
-            0
-        ]
-        return rows
-    if not is_saved:
-        parts = Seeds(*seeds.split(1))
-        return forward(x, bounds, kept, parts, weights, settings, is_saved=False)[0]
-    encoded: Tensor = EncodeLayer.apply(x, bounds, kept, seeds, settings, *weights)
-    return encoded
-
-
-class EncodeLayer(torch.autograd.Function):
-    """The layer as autograd sees it: in Python, half a millisecond less than an operation."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        bounds: Tensor,
-        kept: Tensor | None,
-        seeds: Tensor,
-        settings: LayerSettings,
-        *weights: Tensor,
-    ) -> Tensor:
-        parts = Seeds(*seeds.split(1))
-        out, saved = forward(
-            x, bounds, kept, parts, LayerWeights(*weights), settings, is_saved=True
-        )
-        ctx.settings = settings
-        ctx.save_for_backward(bounds, kept, seeds, *weights, *saved)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        bounds, kept, seeds, *rest = ctx.saved_tensors
-        count = len(LayerWeights._fields)
-        found = backward(
-            gradient.contiguous(),
-            bounds,
-            kept,
-            Seeds(*seeds.split(1)),
-            LayerWeights(*rest[:count]),
-            ctx.settings,
-            Saved(*rest[count:]),
-        )
-        return found.x, None, None, None, None, *found.of_weights()
-
-
-# --- the same as an operation of torch, with shapes that a compiler can follow ---
-
-
-@torch.library.custom_op("bertie::layer", mutates_args=())
-def layer_operation(
-    x: Tensor,
-    bounds: Tensor,
-    kept: Tensor | None,
-    seeds: Tensor,
-    weights: list[Tensor],
-    num_heads: int,
-    dropout: float,
-    attention_dropout: float,
-    eps: float,
-    is_tanh: bool,
-    longest: int,
-    is_saved: bool,
-) -> list[Tensor]:
-    """The rows, then what is saved, without x."""
-    settings = LayerSettings(num_heads, dropout, attention_dropout, eps, is_tanh, longest)
-    parts = Seeds(*seeds.split(1))
-    out, saved = forward(
-        x, bounds, kept, parts, LayerWeights(*weights), settings, is_saved=is_saved
-    )
-    return [out, *saved[1:]] if is_saved else [out]
-
-
-@layer_operation.register_fake
-def _(x, bounds, kept, seeds, weights, num_heads, *settings):
-    *_, is_saved = settings
-    num_tokens, hidden, wide = x.shape[0], x.shape[1], len(LayerWeights(*weights).up_bias)
-    num_rows = num_tokens if kept is None else kept.shape[0]
-    heads = (num_heads, hidden // num_heads)
-    out = x.new_empty(num_rows, hidden)
-    if not is_saved:
-        return [out]
-
-    return [
-        out,
-        x.new_empty(num_tokens, 3, *heads),
-        x.new_empty(num_heads, num_tokens, dtype=torch.float32),
-        x.new_empty(num_tokens, *heads),
-        torch.empty_like(out),
-        x.new_empty(2, num_rows, dtype=torch.float32),
-        torch.empty_like(out),
-        x.new_empty(num_rows, wide),
-        x.new_empty(num_rows, wide),
-        torch.empty_like(out),
-        x.new_empty(2, num_rows, dtype=torch.float32),
-        *(torch.empty_like(weight, dtype=x.dtype) for weight in weights if weight.ndim == 2),
-    ]
-
-
-@torch.library.custom_op("bertie::layer_backward", mutates_args=())
-def layer_backward_operation(
-    gradient: Tensor,
-    bounds: Tensor,
-    kept: Tensor | None,
-    seeds: Tensor,
-    weights: list[Tensor],
-    saved: list[Tensor],
-    num_heads: int,
-    dropout: float,
-    attention_dropout: float,
-    eps: float,
-    is_tanh: bool,
-    longest: int,
-) -> list[Tensor]:
-    """Gradients, in a list."""
-    settings = LayerSettings(num_heads, dropout, attention_dropout, eps, is_tanh, longest)
-    found = backward(
-        gradient.contiguous(),
-        bounds,
-        kept,
-        Seeds(*seeds.split(1)),
-        LayerWeights(*weights),
-        settings,
-        Saved(*saved),
-    )
-    return list(found)
-
-
-@layer_backward_operation.register_fake
-def _(gradient, bounds, kept, seeds, weights, saved, *settings):
-    w, x = LayerWeights(*weights), saved[0]
-    sums = w.ffn_norm.new_empty(3, len(w.ffn_norm))
-    shapes = Gradients(x, w.qkv, w.qkv_bias, w.out, sums, w.up, w.up_bias, w.down, sums)
-    return [torch.empty_like(shape) for shape in shapes]
-
-
-def remember(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
-    x, bounds, kept, seeds, weights, *settings, is_saved = inputs
-    assert is_saved, "a layer whose gradient is wanted must keep what it made"
-    ctx.set_materialize_grads(False)  # what is saved has none, and zeros would be made for it
-    ctx.settings = settings
-    ctx.num_weights = len(weights)
-    ctx.save_for_backward(bounds, kept, seeds, *weights, x, *output[1:])
-
-
-def walk_back(ctx: Any, gradients: list[Tensor | None]) -> tuple[Any, ...]:
-    bounds, kept, seeds, *rest = ctx.saved_tensors
-    weights, saved = rest[: ctx.num_weights], rest[ctx.num_weights :]
-    found = Gradients(
-        *layer_backward_operation(gradients[0], bounds, kept, seeds, weights, saved, *ctx.settings)
-    )
-    none_of_settings = [None] * (len(LayerSettings._fields) + 1)
-    return found.x, None, None, None, list(found.of_weights()), *none_of_settings
-
-
-layer_operation.register_autograd(walk_back, setup_context=remember)

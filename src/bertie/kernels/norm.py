@@ -9,10 +9,23 @@ import triton.language as tl
 from torch import Tensor
 
 from bertie.kernels.chance import chance_of, drop_plain, find_kept, mix
+from bertie.kernels.float8 import copy_rows
+from bertie.kernels.launch import RowLaunch
 from bertie.kernels.sums import add_rows
 
 ROW_ELEMENTS = 1024  # of a program at a time
 MAX_PROGRAMS = 132 * 12  # of the backward kernel, each with sums of its own
+
+
+def launch_of(size: int, num_warps: int = 1) -> RowLaunch:
+    """Of both kernels, over rows of this size."""
+    rows = max(1, ROW_ELEMENTS // width_of(size))
+    return RowLaunch(rows=rows, num_warps=num_warps, max_programs=MAX_PROGRAMS)
+
+
+def width_of(size: int) -> int:
+    """Of a program's rows, a power of two; what is beyond the size counts nowhere."""
+    return int(triton.next_power_of_2(size))
 
 
 @triton.jit
@@ -46,6 +59,7 @@ def norm_forward(
     out,
     summed,
     statistics,
+    copy,
     num_rows,
     eps,
     SIZE: tl.constexpr,
@@ -54,6 +68,7 @@ def norm_forward(
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
     IS_SAVED: tl.constexpr,
+    IS_COPIED: tl.constexpr,
 ):
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]  # (ROWS, 1)
     columns = tl.arange(0, WIDTH)[None, :]  # (1, WIDTH)
@@ -68,7 +83,10 @@ def norm_forward(
     z += tl.load(residual + places, mask=is_inside, other=0.0).to(tl.float32)
     z = tl.where(is_column, z, 0.0)
     normed, center, inverse = normalise(z, weight, shift, columns, eps, SIZE)
-    tl.store(out + places, normed.to(out.dtype.element_ty), mask=is_inside)
+    rounded = normed.to(out.dtype.element_ty)
+    tl.store(out + places, rounded, mask=is_inside)
+    if IS_COPIED:
+        tl.store(copy + places, copy_rows(rounded), mask=is_inside)
     if IS_SAVED:
         tl.store(summed + places, z.to(summed.dtype.element_ty), mask=is_inside)
         tl.store(statistics + rows, center, mask=rows < num_rows)
@@ -124,12 +142,6 @@ def norm_backward(
     tl.store(mine + 2 * SIZE, tl.sum(d_bias, 0, keep_dims=True), mask=is_column)
 
 
-def shape_of(size: int) -> dict[str, int]:
-    """How a program lies over rows of this size."""
-    width = triton.next_power_of_2(size)
-    return {"SIZE": size, "WIDTH": width, "ROWS": max(1, ROW_ELEMENTS // width)}
-
-
 def add_norm_forward(
     residual: Tensor,
     y: Tensor,
@@ -141,14 +153,19 @@ def add_norm_forward(
     eps: float,
     *,
     is_saved: bool,
+    copy: Tensor | None = None,
+    launch: RowLaunch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # (T, D), (T, D), 3 (D,) -> (T, D), (T, D), (2, T)
-    """The normed rows; for the backward pass, the sums and their means and 1 / deviations."""
+    """The normed rows; for the backward pass, the sums and their means and 1 / deviations.
+
+    Where a place for a `copy` (T, D) in eight bits is given, it is written too.
+    """
     num_rows, size = y.shape
     out = torch.empty_like(y)
     summed = torch.empty_like(y) if is_saved else y
     statistics = torch.empty(2, num_rows, dtype=torch.float32, device=y.device)
-    shape = shape_of(size)
-    norm_forward[(triton.cdiv(num_rows, shape["ROWS"]),)](
+    launch = launch or launch_of(size)
+    norm_forward[(triton.cdiv(num_rows, launch.rows),)](
         residual,
         y,
         bias,
@@ -158,12 +175,16 @@ def add_norm_forward(
         out,
         summed,
         statistics,
+        out if copy is None else copy,
         num_rows,
         eps,
-        **shape,
+        SIZE=size,
+        WIDTH=width_of(size),
+        ROWS=launch.rows,
         **chance_of(dropout),
         IS_SAVED=is_saved,
-        num_warps=1,
+        IS_COPIED=copy is not None,
+        num_warps=launch.num_warps,
     )
     return out, summed, statistics
 
@@ -175,11 +196,13 @@ def add_norm_backward(
     weight: Tensor,
     seed: Tensor,
     dropout: float,
+    *,
+    launch: RowLaunch | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # (T, D), (T, D), (2, T), (D,) -> 2 (T, D), (3, D)
     """Gradients of residual and y; and of weight, shift and bias, one row each."""
     num_rows, size = gradient.shape
-    shape = shape_of(size)
-    num_programs = min(triton.cdiv(num_rows, shape["ROWS"]), MAX_PROGRAMS)
+    launch = launch or launch_of(size)
+    num_programs = min(triton.cdiv(num_rows, launch.rows), launch.max_programs)
     d_residual = torch.empty_like(gradient)
     chance = chance_of(dropout)
     d_y = torch.empty_like(gradient) if chance["NUM_DROPPED"] else d_residual
@@ -194,9 +217,11 @@ def add_norm_backward(
         d_y,
         sums,
         num_rows,
-        **shape,
+        SIZE=size,
+        WIDTH=width_of(size),
+        ROWS=launch.rows,
         **chance,
-        num_warps=1,
+        num_warps=launch.num_warps,
     )
     return d_residual, d_y, add_rows(sums)
 

@@ -1,4 +1,5 @@
-"""Matrix products that do more in their last pass: bias and gelu, or the slope of gelu.
+"""Matrix products that do more in their last pass: bias and gelu, or the slope of gelu; and those
+of numbers of eight bits.
 
 From cuBLASLt, which torch itself takes for its products but does not offer with these endings; the
 library is the one that torch has loaded, asked through ctypes. gelu is there in its tanh form only.
@@ -6,11 +7,22 @@ The erf form is at most 0.0005 away: in norm a tenth of what rounding to bfloat1
 served (of single values around -3, whose gelu is small, it is up to a tenth).
 """
 
-# T tokens   D hidden size   U feed-forward size
+# T tokens   D hidden size   U feed-forward size   I, O columns of rows that go in and come out
 
 import ctypes
 import sys
-from ctypes import byref, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    byref,
+    c_float,
+    c_int,
+    c_int8,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from functools import cache, lru_cache
 from threading import Lock
 from typing import Any, NamedTuple
@@ -18,13 +30,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from bertie.kernels.float8 import FLOAT8, UNSCALE, linear_plain
+from bertie.kernels.gelu import bias_gelu_forward
+
 WORKSPACE = 32 * 2**20  # bytes
 
 # Numbers of cublasLt.h and library_types.h.
-FLOAT32, BFLOAT16, COMPUTE_FLOAT32 = 0, 14, 68
-TRANSPOSE_A, TRANSPOSE_B, ENDING, BIAS, GELU_INPUT, GELU_STRIDE = 3, 4, 7, 8, 11, 12
+FLOAT32, BFLOAT16, E4M3, COMPUTE_FLOAT32 = 0, 14, 28, 68
+TRANSPOSE_A, TRANSPOSE_B, ENDING, BIAS, GELU_INPUT, GELU_STRIDE, FAST_SUMS = 3, 4, 7, 8, 11, 12, 25
 MAX_WORKSPACE = 1
-GELU_BIAS, GELU_BIAS_SAVED, GELU_SLOPE = 36, 164, 192
+NO_ENDING, ADD_BIAS, GELU_BIAS, GELU_BIAS_SAVED, GELU_SLOPE = 1, 4, 36, 164, 192
 
 
 class Product(NamedTuple):
@@ -37,6 +52,10 @@ class Product(NamedTuple):
     is_b_transposed: bool
     ending: int
     device: int
+    # Of eight bits, scaled as bertie.kernels.float8 does; a must be transposed then, and b not.
+    is_float8: bool = False
+    # Sums of fewer bits, but of more than the products have; for eight bits alone.
+    is_fast: bool = True
 
 
 class Found(ctypes.Structure):
@@ -63,8 +82,10 @@ def library() -> Any:
 
 def can_fuse_gelu(x: Tensor, width: int) -> bool:
     """Whether there are products with gelu for such rows, to or from so many columns."""
-    is_aligned = width % 8 == 0 and x.shape[1] % 8 == 0  # as the library wants strides to be
-    return x.is_cuda and x.dtype == torch.bfloat16 and is_aligned and library() is not None
+    bytes_16 = {torch.bfloat16: 8, FLOAT8: 16}.get(x.dtype, 0)
+    if not x.is_cuda or not bytes_16 or library() is None:
+        return False
+    return width % bytes_16 == 0 and x.shape[1] % bytes_16 == 0  # as it wants strides to be
 
 
 def ask(name: str, *arguments: Any) -> None:
@@ -73,9 +94,9 @@ def ask(name: str, *arguments: Any) -> None:
         raise RuntimeError(f"{name} of cuBLASLt gave status {status}")
 
 
-def layout(rows: int, columns: int) -> c_void_p:
+def layout(rows: int, columns: int, kind: int = BFLOAT16) -> c_void_p:
     made, shape = c_void_p(), (c_uint64(rows), c_uint64(columns), c_int64(rows))
-    ask("cublasLtMatrixLayoutCreate", byref(made), BFLOAT16, *shape)
+    ask("cublasLtMatrixLayoutCreate", byref(made), kind, *shape)
     return made
 
 
@@ -92,8 +113,12 @@ class Plan:
         self.set(ENDING, c_uint32(p.ending))
         if p.ending in (GELU_BIAS_SAVED, GELU_SLOPE):
             self.set(GELU_STRIDE, c_int64(p.m))
-        self.a = layout(p.k, p.m) if p.is_a_transposed else layout(p.m, p.k)
-        self.b = layout(p.n, p.k) if p.is_b_transposed else layout(p.k, p.n)
+        kind = E4M3 if p.is_float8 else BFLOAT16
+        if p.is_float8:
+            self.set(FAST_SUMS, c_int8(p.is_fast))
+        self.scale = c_float(UNSCALE if p.is_float8 else 1)
+        self.a = layout(p.k, p.m, kind) if p.is_a_transposed else layout(p.m, p.k, kind)
+        self.b = layout(p.n, p.k, kind) if p.is_b_transposed else layout(p.k, p.n, kind)
         self.out = layout(p.m, p.n)
         self.found = self.find()
 
@@ -101,8 +126,8 @@ class Plan:
         size = c_size_t(ctypes.sizeof(value))
         ask("cublasLtMatmulDescSetAttribute", self.description, attribute, byref(value), size)
 
-    def find(self) -> Found:
-        """The way that the library expects to be the fastest."""
+    def find(self) -> Found | None:
+        """The way that the library expects to be the fastest; none: it has no way at all."""
         preference, size, found, count = c_void_p(), c_size_t(WORKSPACE), Found(), c_int()
         ask("cublasLtMatmulPreferenceCreate", byref(preference))
         ask(
@@ -114,8 +139,7 @@ class Plan:
         )
         layouts = (self.a, self.b, self.out, self.out)
         handle = c_void_p(torch.cuda.current_blas_handle())
-        ask(
-            "cublasLtMatmulAlgoGetHeuristic",
+        status = library().cublasLtMatmulAlgoGetHeuristic(
             handle,
             self.description,
             *layouts,
@@ -125,9 +149,7 @@ class Plan:
             byref(count),
         )
         ask("cublasLtMatmulPreferenceDestroy", preference)
-        if count.value == 0:
-            raise RuntimeError(f"cuBLASLt has no way to do {self.product}")
-        return found
+        return None if status or count.value == 0 else found
 
     def __del__(self) -> None:
         if sys.is_finalizing():
@@ -146,6 +168,8 @@ class Plan:
         wide: Tensor | None = None,
     ) -> None:
         """Threads that share a plan take turns: what bias and wide are is told to the plan."""
+        if self.found is None:
+            raise RuntimeError(f"cuBLASLt has no way to do {self.product}")
         with self.lock, torch.cuda.device(out.device):
             if bias is not None:
                 self.set(BIAS, c_void_p(bias.data_ptr()))
@@ -154,13 +178,14 @@ class Plan:
             self.launch(a, b, out)
 
     def launch(self, a: Tensor, b: Tensor, out: Tensor) -> None:
+        assert self.found is not None
         workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device=out.device)
-        one, zero = c_float(1), c_float(0)
+        zero = c_float(0)
         ask(
             "cublasLtMatmul",
             c_void_p(torch.cuda.current_blas_handle()),
             self.description,
-            byref(one),
+            byref(self.scale),
             c_void_p(a.data_ptr()),
             self.a,
             c_void_p(b.data_ptr()),
@@ -182,26 +207,47 @@ def plan_of(product: Product) -> Plan:
     return Plan(product)
 
 
+def forward_product(x: Tensor, weight: Tensor, ending: int) -> Product:
+    """x weight', row by row: column by column, as the library counts, weight x'."""
+    return Product(
+        m=len(weight),
+        n=len(x),
+        k=x.shape[1],
+        is_a_transposed=True,
+        is_b_transposed=False,
+        ending=ending,
+        device=x.device.index,
+        is_float8=x.dtype == FLOAT8,
+    )
+
+
 def gelu_linear(
     x: Tensor, weight: Tensor, bias: Tensor, *, is_saved: bool
 ) -> tuple[Tensor, Tensor]:  # (T, D), (U, D), (U,) -> (T, U), (T, U)
-    """gelu(wide), and wide = x weight' + bias if it `is_saved` (else without numbers)."""
-    (num_tokens, size), width = x.shape, len(weight)
-    out = x.new_empty(num_tokens, width)
+    """gelu(wide), and wide = x weight' + bias if it `is_saved` (else without numbers).
+
+    x and weight are bfloat16, or both of eight bits; the others are bfloat16.
+    """
+    plan = plan_of(forward_product(x, weight, GELU_BIAS_SAVED if is_saved else GELU_BIAS))
+    if plan.found is None:  # which endings there are for eight bits depends on the version
+        wide = linear8(x, weight, bias, bias.dtype)
+        return bias_gelu_forward(wide, torch.zeros_like(bias), is_tanh=True), wide
+    out = bias.new_empty(len(x), len(weight))
     wide = torch.empty_like(out) if is_saved else out
-    plan = plan_of(
-        Product(
-            m=width,
-            n=num_tokens,
-            k=size,
-            is_a_transposed=True,
-            is_b_transposed=False,
-            ending=GELU_BIAS_SAVED if is_saved else GELU_BIAS,
-            device=x.device.index,
-        )
-    )
     plan.run(weight, x, out, bias=bias, wide=wide if is_saved else None)
     return out, wide
+
+
+def linear8(
+    x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:  # (T, I), (O, I), (O,) -> (T, O)
+    """x weight' + bias, of eight bits; on a GPU `dtype` is bfloat16, and so is the bias."""
+    if not x.is_cuda:
+        return linear_plain(x, weight, bias, dtype)
+    out = torch.empty(len(x), len(weight), dtype=dtype, device=x.device)
+    plan = plan_of(forward_product(x, weight, NO_ENDING if bias is None else ADD_BIAS))
+    plan.run(weight, x, out, bias=bias)
+    return out
 
 
 def times_gelu_slope(

@@ -1,9 +1,15 @@
 """Sums over many rows: of tokens, or of the parts that programs have made, in a fixed order."""
 
-# P programs, or tokens
+# P programs, or tokens   T tokens   H heads   K head size
 
 import torch
+import triton
+import triton.language as tl
 from torch import Tensor
+
+from bertie.kernels.launch import BlockLaunch
+
+LAUNCH = BlockLaunch(rows=64, columns=64, num_warps=4, max_programs=64)  # of add_columns
 
 
 def add_rows(rows: Tensor) -> Tensor:  # (P, ...) -> (...)
@@ -16,3 +22,42 @@ def add_rows(rows: Tensor) -> Tensor:  # (P, ...) -> (...)
     if rows.is_cuda:
         return torch.mm(ones, flat, out_dtype=torch.float32).view(rows.shape[1:])
     return rows.sum(0, dtype=torch.float32)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def add_columns(x, sums, num_rows, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """`sums` (programs of a column, SIZE): each program's part of the sum over the rows.
+
+    Of x (rows, 3, SIZE / 3), the first and the last third; the second is left as it is.
+    """
+    columns = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
+    is_column = columns < SIZE // 3
+    columns += tl.program_id(2) * (2 * SIZE // 3)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for first in range(tl.program_id(1) * ROWS, num_rows, tl.num_programs(1) * ROWS):
+        rows = (first + tl.arange(0, ROWS))[:, None]
+        is_inside = (rows < num_rows) & is_column
+        places = rows.to(tl.int64) * SIZE + columns
+        total += tl.load(x + places, mask=is_inside, other=0.0).to(tl.float32)
+    mine = sums + tl.program_id(1) * SIZE + columns
+    tl.store(mine, tl.sum(total, 0, keep_dims=True), mask=is_column)
+
+
+def sum_tokens(
+    d_qkv: Tensor, *, launch: BlockLaunch = LAUNCH
+) -> Tensor:  # (T, 3, H, K) -> (3, H, K), in float32
+    """The gradient of the bias. A bias of the keys adds the same to all scores of a query, which
+    changes no share: its gradient is 0."""
+    num_rows, size = len(d_qkv), d_qkv[0].numel()
+    num_programs = min(triton.cdiv(num_rows, launch.rows), launch.max_programs)
+    sums = torch.zeros(num_programs, *d_qkv.shape[1:], dtype=torch.float32, device=d_qkv.device)
+    add_columns[(triton.cdiv(size // 3, launch.columns), num_programs, 2)](
+        d_qkv,
+        sums,
+        num_rows,
+        SIZE=size,
+        ROWS=launch.rows,
+        COLUMNS=launch.columns,
+        num_warps=launch.num_warps,
+    )
+    return add_rows(sums)

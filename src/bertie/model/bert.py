@@ -19,7 +19,7 @@ from bertie.errors import UserError
 from bertie.model.config import ModelConfig
 from bertie.model.elmo import TwoWayLayer
 from bertie.model.encoder import Embeddings, Layer, Pooler, pooled_rows
-from bertie.model.graphs import Flat, Graphs
+from bertie.model.graphs import MOST_TOKENS, Flat, Graphs
 from bertie.model.heads import get_head, make_head
 from bertie.model.lstm import BiLstm
 
@@ -79,21 +79,10 @@ class Bert(nn.Module):
             self.add_module(name, make_head(name, config, num_labels))
         initialise(self, config.init_std, generator)
 
-    def record(self) -> None:
+    def record(self, most_tokens: int = MOST_TOKENS) -> None:
         """From now on, training with small batches plays the encoder from CUDA graphs."""
         parameters = [*self.embeddings.parameters(), *self.layers.parameters()]
-        self.graphs = Graphs(parameters, self.config.max_positions)
-
-    def _encode_read(
-        self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
-    ) -> Tensor:  # (T, D), or (N, D) where only these are read
-        kept = self.pooled_rows(bounds, len(ids)) if self.reads_pooled else None
-        return self.encode(ids, segments, positions, bounds, longest, kept=kept)
-
-    @property
-    def reads_pooled(self) -> bool:
-        """Whether the heads read the row of each sequence that is pooled, and no other."""
-        return self.reads == {"pooled"}
+        self.graphs = Graphs(parameters, self.config.max_positions, most_tokens)
 
     def encode(
         self,
@@ -226,10 +215,9 @@ class Bert(nn.Module):
         """(T, D), or the (R, D) that are kept; played where it is recorded."""
         if self.graphs is not None and self.training and torch.is_grad_enabled():
             self._check_length(longest)
-            num_rows = len(flat.bounds) - 1 if self.reads_pooled else len(flat.ids)
-            rows = self.graphs.play(self._encode_read, flat, longest, num_rows)
+            rows = self.graphs.play(self.encode, flat, longest, kept)
             if rows is not None:
-                return rows if kept is None or self.reads_pooled else rows[kept]
+                return rows
         return self.encode(*flat, longest, kept=kept)
 
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertie.kernels import HALF, can_encode, can_use, stream_dtype
+from bertie.kernels import HALF, can_encode, can_use, can_use_float8, stream_dtype
 from bertie.model.attention import attend
 from bertie.model.config import ModelConfig
 from bertie.model.dropout import Dropout, add_dropped
@@ -169,7 +169,8 @@ class Layer(nn.Module):
         self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None
     ) -> Tensor:  # (T, D) -> (R, D)
         """The same on a GPU in half precision, see bertie.kernels.layer."""
-        from bertie.kernels.layer import LayerSettings, LayerWeights, encode_layer
+        from bertie.kernels.layer import LayerSettings, LayerWeights
+        from bertie.kernels.layer_operation import encode_layer
 
         attention, norm, ffn = self.attention, self.attention_norm, self.ffn
         weights = LayerWeights(
@@ -193,6 +194,7 @@ class Layer(nn.Module):
             eps=norm.eps,
             is_tanh=ffn.gelu.approximate == "tanh",
             longest=longest,
+            is_float8=can_use_float8(x, ffn.up.out_features),
         )
         seeds = torch.randint(2**31 - 1, (3,), device=x.device)
         return encode_layer(x, bounds, kept, seeds, weights, settings)

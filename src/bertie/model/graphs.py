@@ -6,7 +6,7 @@ are filled up to one of a few shapes by others of [PAD], which no head reads and
 """
 
 # T tokens of all sequences in a row   N sequences   D hidden size
-# R rows that are read: all T, or the first of each sequence
+# R rows that are read: all T, or those that are kept
 
 from collections import Counter
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-MOST_TOKENS = 16_384  # beyond, a GPU has enough to do
+MOST_TOKENS = 16_384  # if nothing else is asked for: beyond, a GPU has enough to do
 MOST_GRAPHS = 32
 TIMES_SEEN = 2  # before a shape is recorded
 
@@ -27,6 +27,7 @@ class Shape(NamedTuple):
     num_tokens: int
     num_sequences: int
     longest: int
+    num_kept: int  # rows of the last layer; 0: all
 
 
 class Flat(NamedTuple):
@@ -38,15 +39,20 @@ class Flat(NamedTuple):
     bounds: Tensor  # (N + 1,)
 
 
-def choose_shape(num_tokens: int, num_sequences: int, longest: int, most: int) -> Shape:
+def choose_shape(
+    num_tokens: int, num_sequences: int, longest: int, most: int, num_kept: int = 0
+) -> Shape:
     """The next larger of a few shapes: at most an eighth more tokens, and 64.
 
+    Of rows that are kept, which only the last layer has, a quarter: else there would be too many.
     `most` is how long a sequence can be at all.
     """
     rounded = min(most, 1 << max(4, (longest - 1).bit_length()))
     step = max(64, 1 << max(0, num_tokens.bit_length() - 4))
     tokens = -(-num_tokens // step) * step
-    return Shape(tokens, num_sequences + -(-step // rounded), rounded)
+    kept_step = max(64, 1 << max(0, num_kept.bit_length() - 3))
+    kept = -(-num_kept // kept_step) * kept_step
+    return Shape(tokens, num_sequences + -(-step // rounded), rounded, kept)
 
 
 def fill(flat: Flat, shape: Shape) -> Flat:
@@ -64,12 +70,40 @@ def fill(flat: Flat, shape: Shape) -> Flat:
     )
 
 
+def fill_kept(kept: Tensor, shape: Shape) -> Tensor:  # (R,) -> (num_kept,)
+    """With other rows behind, whose gradients will be zeros; not one row again and again, whose
+    gradient they would all wait for."""
+    more = torch.arange(shape.num_kept - len(kept), device=kept.device)
+    return torch.cat([kept, more % shape.num_tokens])
+
+
 class Encode(Protocol):
     """Embeddings and layers, in one call: rows (R, D)."""
 
     def __call__(
-        self, ids: Tensor, segments: Tensor, positions: Tensor, bounds: Tensor, longest: int
+        self,
+        ids: Tensor,
+        segments: Tensor,
+        positions: Tensor,
+        bounds: Tensor,
+        longest: int,
+        *,
+        kept: Tensor | None = None,
     ) -> Tensor: ...
+
+
+class Given(NamedTuple):
+    """What a graph reads, filled up to its shape."""
+
+    flat: Flat
+    kept: Tensor | None  # (R,)
+
+    def parts(self) -> list[Tensor]:
+        return [*self.flat] if self.kept is None else [*self.flat, self.kept]
+
+    def clone(self) -> "Given":
+        kept = None if self.kept is None else self.kept.clone()
+        return Given(Flat(*(part.clone() for part in self.flat)), kept)
 
 
 class Shared(NamedTuple):
@@ -83,15 +117,15 @@ class Shared(NamedTuple):
 class Recorded:
     """Forward and backward pass of one shape, as graphs with fixed places for what goes in."""
 
-    def __init__(self, encode: Encode, shared: Shared, flat: Flat, longest: int) -> None:
-        self.flat = Flat(*(part.clone() for part in flat))
+    def __init__(self, encode: Encode, shared: Shared, given: Given, longest: int) -> None:
+        self.given = given.clone()
         self.forward, self.backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
 
         def run() -> Tensor:
             # A weight's cast that autocast has cached would be played, and not made, again.
             is_on, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
             with torch.autocast("cuda", dtype, enabled=is_on, cache_enabled=False):
-                return encode(*self.flat, longest=longest)
+                return encode(*self.given.flat, longest=longest, kept=self.given.kept)
 
         def walk_back(rows: Tensor, gradient: Tensor) -> None:
             with torch.autocast("cuda", enabled=False):  # which would round the sums of biases
@@ -128,11 +162,11 @@ class Play(torch.autograd.Function):
         ctx: Any,
         graphs: "Graphs",
         recorded: Recorded,
-        flat: Flat,
+        given: Given,
         num_rows: int,
         *parameters: Tensor,
     ) -> Tensor:
-        torch._foreach_copy_(list(recorded.flat), list(flat))
+        torch._foreach_copy_(recorded.given.parts(), given.parts())
         recorded.forward.replay()
         graphs.is_waiting = True
         ctx.graphs, ctx.recorded, ctx.num_rows = graphs, recorded, num_rows
@@ -151,8 +185,13 @@ class Play(torch.autograd.Function):
 class Graphs:
     """The recorded shapes of one encoder in training, on one GPU."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], max_positions: int) -> None:
-        self.max_positions = max_positions
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        max_positions: int,
+        most_tokens: int = MOST_TOKENS,
+    ) -> None:
+        self.max_positions, self.most_tokens = max_positions, most_tokens
         self.parameters = tuple(p for p in parameters if p.requires_grad)
         self.recorded: dict[Shape, Recorded] = {}
         self.times_seen: Counter[Shape] = Counter()
@@ -165,22 +204,24 @@ class Graphs:
         return Shared(torch.cuda.graph_pool_handle(), self.parameters, found)
 
     def play(
-        self, encode: Encode, flat: Flat, longest: int, num_rows: int
+        self, encode: Encode, flat: Flat, longest: int, kept: Tensor | None
     ) -> Tensor | None:  # (R, D)
-        """The first `num_rows` rows; none where this shape is not recorded, and not to be."""
-        num_tokens = len(flat.ids)
-        if num_tokens > MOST_TOKENS or self.is_waiting:
+        """All rows or the `kept` ones; none where this shape is not recorded, and not to be."""
+        num_tokens, num_kept = len(flat.ids), 0 if kept is None else len(kept)
+        is_nothing = kept is not None and num_kept == 0
+        if num_tokens > self.most_tokens or self.is_waiting or is_nothing:
             return None
-        shape = choose_shape(num_tokens, len(flat.bounds) - 1, longest, self.max_positions)
+        num_sequences = len(flat.bounds) - 1
+        shape = choose_shape(num_tokens, num_sequences, longest, self.max_positions, num_kept)
         self.times_seen[shape] += 1
         if self.times_seen[shape] < TIMES_SEEN:
             return None
         if shape not in self.recorded and len(self.recorded) == MOST_GRAPHS:
             return None
-        filled = fill(flat, shape)
+        filled = Given(fill(flat, shape), None if kept is None else fill_kept(kept, shape))
         if shape not in self.recorded:
             self.recorded[shape] = Recorded(encode, self.shared, filled, shape.longest)
         rows: Tensor = Play.apply(  # type: ignore[no-untyped-call]
-            self, self.recorded[shape], filled, num_rows, *self.parameters
+            self, self.recorded[shape], filled, num_kept or num_tokens, *self.parameters
         )
         return rows

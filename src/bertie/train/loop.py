@@ -53,6 +53,7 @@ class TrainConfig:
     precision: Precision = "fp32"
     compile: bool = False  # by torch.compile; batches then have a fixed shape
     kernels: bool = True  # our own, on a GPU in half precision; false: torch's
+    fp8: bool = False  # products of eight bits in the layers' forward pass (bf16, our kernels)
     graphs: bool = True  # record small steps on a GPU and play them again (with our kernels)
     recompute: bool = False  # activations, in the backward pass: a third more work, less memory
     sharding: Sharding = "none"  # full: weights too large for one GPU lie over all of them
@@ -76,6 +77,11 @@ class TrainConfig:
                 )
         if self.threads is not None and self.threads < 0:
             raise UserError(f"train.threads must be at least 0; found {self.threads}")
+        if self.fp8 and (self.precision != "bf16" or not self.kernels):
+            raise UserError(
+                "train.fp8 is a part of our kernels for bf16: it needs train.precision=bf16 and "
+                f"train.kernels=true; found {self.precision}, {str(self.kernels).lower()}"
+            )
 
 
 class OnDevice(Protocol):
@@ -191,7 +197,12 @@ class Trainer(Generic[M]):
         self.model, self.objective, self.evaluate = model, objective, evaluate
         self.config, self.optim, self.budget = config, optim, budget
         self.saving, self.world, self.log = saving, world, log
-        kernels.Switch.is_on = config.kernels
+        if config.fp8 and not kernels.has_float8(world.device):
+            raise UserError(
+                "train.fp8 needs a GPU that multiplies eight bits (compute capability 8.9 or "
+                f"more: L4, 4090, H100) and cuBLASLt; found {world.device}: train.fp8=false"
+            )
+        kernels.Switch.is_on, kernels.Switch.is_float8 = config.kernels, config.fp8
         if isinstance(model, Bert):
             model.recomputes = config.recompute
         if config.compile:

@@ -2,13 +2,22 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from bertie.kernels.layer import LayerSettings, LayerWeights, encode_layer
+from bertie.kernels import has_float8
+from bertie.kernels.float8 import ROW_SCALE, WEIGHT_SCALE, linear_plain, quantise_plain
+from bertie.kernels.layer import LayerSettings, LayerWeights
+from bertie.kernels.layer_operation import encode_layer
+from bertie.model.attention import attend
 from bertie.model.config import ModelConfig
 from bertie.model.encoder import Layer
-from tests.kernels.closeness import check_close
+from tests.kernels.closeness import check_close, error_of
 
+needs_eight_bits = pytest.mark.skipif(
+    torch.cuda.is_available() and not has_float8(torch.device("cuda")),
+    reason="needs a GPU that multiplies eight bits, or none",
+)
 LENGTHS = [5, 17, 30]
 CONFIG = ModelConfig(
     vocab_size=50, hidden_size=64, num_layers=1, num_heads=2, dropout=0.0, attention_dropout=0.0
@@ -48,7 +57,7 @@ def make(device, dtype=torch.float32):
     return x.requires_grad_(), gradient, torch.tensor([0, *LENGTHS], device=device).cumsum(0)
 
 
-def run(layer, x, bounds, dropout=0.0, kept=None):
+def run(layer, x, bounds, dropout=0.0, kept=None, is_float8=False):
     settings = LayerSettings(
         num_heads=2,
         dropout=dropout,
@@ -56,6 +65,7 @@ def run(layer, x, bounds, dropout=0.0, kept=None):
         eps=1e-12,
         is_tanh=False,
         longest=32,
+        is_float8=is_float8,
     )
     seeds = torch.tensor([1, 2, 3], device=x.device)
     return encode_layer(x, bounds, kept, seeds, weights_of(layer), settings)
@@ -149,3 +159,96 @@ def test_gradients_with_dropout_are_slopes(layer, device):
         )
     wanted = (slope * direction).sum()
     assert abs((after - before) / (2 * size) - wanted) < 2e-2 * abs(wanted) + 1e-2
+
+
+# --- with products of eight bits; in Triton's interpreter float16 stands for bfloat16 ---
+
+
+# Of an error's norm: numbers at the border of two of eight bits fall to this side or that.
+EIGHT_BITS = {torch.float16: 2e-2, torch.bfloat16: 5e-2}
+
+
+def linear8(x, part):
+    """Of rounded numbers; the gradients are those of the numbers before."""
+    exact = F.linear(x, part.weight, part.bias)
+    eight = quantise_plain(x, ROW_SCALE), quantise_plain(part.weight, WEIGHT_SCALE)
+    return exact + (linear_plain(*eight, part.bias, x.dtype) - exact).detach()
+
+
+def layer8(layer, x, bounds, kept):
+    """The twin: the plain layer, with three products of rounded numbers."""
+    qkv = linear8(x, layer.attention.qkv).unflatten(-1, (3, 2, -1))
+    mixed = attend(qkv, bounds, 32).flatten(1)
+    if kept is not None:
+        mixed, x = mixed[kept], x[kept]
+    middle = layer.attention_norm(x + linear8(mixed, layer.attention.out))
+    active = F.gelu(linear8(middle, layer.ffn.up))
+    return layer.ffn_norm(middle + layer.ffn.down(active))
+
+
+def half_of(device):
+    return torch.bfloat16 if device.type == "cuda" else torch.float16
+
+
+def run8(layer, x, bounds, kept=None):
+    return run(layer, x, bounds, 0.0, kept, True)
+
+
+@needs_eight_bits
+@pytest.mark.parametrize("is_compiled", [False, True])
+@pytest.mark.parametrize("kept", [None, [51, 0, 7, 30, 7]])
+def test_eight_bits_are_the_twins(layer, device, is_compiled, kept):
+    x, gradient, bounds = make(device)
+    if kept is not None:
+        kept, gradient = torch.tensor(kept, device=device), gradient[: len(kept)]
+    wanted = layer8(layer, x, bounds, kept)
+    wanted_gradients = walk_back(layer, x, wanted, gradient)
+    half, _, _ = make(device, half_of(device))
+    encode = (
+        torch.compile(run8, backend="aot_eager", fullgraph=True, dynamic=False)
+        if is_compiled
+        else run8
+    )
+    rows = encode(layer, half, bounds, kept)
+    gradients = walk_back(layer, half, rows, gradient.to(half.dtype))
+    assert rows.dtype == half.dtype
+    assert {one.dtype for one in gradients[1:]} == {torch.float32}
+    for place, (one, other) in enumerate(
+        zip([rows, *gradients], [wanted, *wanted_gradients], strict=True)
+    ):
+        assert error_of(one, other) < EIGHT_BITS[half.dtype], place
+    assert error_of(rows, layer(x, bounds, 32, kept)) > 0.01  # it did round
+
+
+@needs_eight_bits
+def test_a_layer_reads_the_copy_that_the_one_before_has_left(layer, device):
+    """And takes it off; without it, or computed again, rows and gradients are the same."""
+    x, gradient, bounds = make(device, half_of(device))
+    first = run8(layer, x, bounds)
+    assert first.__dict__
+    second = run8(layer, first, bounds)
+    assert not first.__dict__ and second.__dict__
+    wanted = [second, *walk_back(layer, x, second, gradient)]
+
+    def lose(x):
+        rows = run8(layer, x, bounds)
+        rows.__dict__.clear()
+        return run8(layer, rows, bounds)
+
+    def recompute(x):
+        rows = checkpoint(run8, layer, x, bounds, use_reentrant=False)
+        return checkpoint(run8, layer, rows, bounds, use_reentrant=False)
+
+    for twice in (lose, recompute):
+        rows = twice(x)
+        for one, other in zip([rows, *walk_back(layer, x, rows, gradient)], wanted, strict=True):
+            assert torch.equal(one, other)
+    with torch.no_grad():
+        assert torch.equal(run8(layer, run8(layer, x, bounds), bounds), wanted[0])
+
+
+@needs_eight_bits
+def test_the_last_layer_leaves_no_copy(layer, device):
+    x, _, bounds = make(device, half_of(device))
+    assert not run8(layer, x, bounds, torch.tensor([3, 1], device=device)).__dict__
+    assert not run(layer, x, bounds).__dict__
