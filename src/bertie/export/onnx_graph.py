@@ -1,7 +1,7 @@
 """A model as an ONNX graph, written node by node: no tracing, so nothing in it is by chance.
 
 Length and number of sequences are open. Only operators of the standard are used. In int8, each
-token is rounded with a scale of its own, as in `model/cpu_linear.py`.
+token is rounded with a scale of its own, as in `model/eight_bits.py`.
 """
 
 # N sequences   W the length all are filled up to   D hidden size   H heads   K head size
@@ -20,7 +20,7 @@ import bertie
 from bertie.export.padded import INPUTS, list_outputs
 from bertie.infer.embed import Embedding
 from bertie.model.bert import Bert
-from bertie.model.cpu_linear import LARGEST, MIDDLE, TINY
+from bertie.model.eight_bits import LARGEST, MIDDLE, TINY
 from bertie.model.encoder import Gelu, Layer
 from bertie.model.heads import PieceHead, get_head
 

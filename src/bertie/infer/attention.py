@@ -16,6 +16,7 @@ from bertie.infer.fill import Guess
 from bertie.infer.verb import check_text
 from bertie.model.attention import is_before
 from bertie.model.bert import Bert, Packed
+from bertie.model.cpu_layer import NativeLayer
 from bertie.model.encoder import Layer
 from bertie.tasks.instances import Framer, Input
 from bertie.text.tokenizer import Tokenizer
@@ -72,12 +73,11 @@ def weigh(model: Bert, packed: Packed) -> list[Tensor]:
     hidden = model.embeddings(packed.ids, packed.segments, packed.positions)  # (L, D)
     found = []
     for layer in model.layers:
-        if not isinstance(layer, Layer):
+        if not isinstance(layer, Layer | NativeLayer):
             raise UserError("a model of LSTM layers has no attention to show")
-        qkv = layer.attention.qkv(hidden).unflatten(-1, (3, layer.attention.num_heads, -1))
-        query, key, _ = qkv.permute(1, 2, 0, 3)  # (H, L, K)
+        query, key, _ = layer.project(hidden).permute(1, 2, 0, 3)  # (H, L, K)
         scores = query @ key.transpose(1, 2) * query.shape[-1] ** -0.5  # (H, L, L)
-        if layer.attention.is_left:
+        if model.config.attention == "left":
             scores = scores.masked_fill(~is_before(len(hidden), hidden.device), -torch.inf)
         found.append(scores.softmax(-1))
         hidden = layer(hidden, packed.bounds, packed.longest)

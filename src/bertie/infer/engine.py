@@ -52,7 +52,8 @@ from bertie.infer.score import Scorable, Scored, read_scorable, score_all, score
 from bertie.infer.task_of import find_task, reads_pairs
 from bertie.infer.verb import Verb, check_pair, check_text, is_pair, pair_up, text_size
 from bertie.model.bert import Bert
-from bertie.model.cpu_linear import Precision, hasten
+from bertie.model.cpu_layer import Precision
+from bertie.model.cpu_linear import hasten
 from bertie.tasks import KnownTask
 from bertie.tasks.choice import Choice, ChoiceExample
 from bertie.tasks.classify import Classify, TextExample
@@ -62,7 +63,7 @@ from bertie.tasks.span import Span
 from bertie.tasks.tag import Tag
 from bertie.text.tokenizer import Tokenizer
 
-PRECISIONS = {  # of the weights that are not laid out anew
+PRECISIONS = {  # of weights, where they are not laid out for a CPU
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
@@ -115,13 +116,15 @@ class Engine:
         place = find_device(device)
         if precision == "int8" and place.type != "cpu":
             raise UserError('int8 is for CPUs: take device="cpu", or bf16 on a GPU')
-        opened = open_model(directory, dtype=PRECISIONS[precision])
+        is_hastened = place.type == "cpu" and precision in get_args(Precision)
+        dtype = torch.float32 if is_hastened else PRECISIONS[precision]
+        opened = open_model(directory, dtype=dtype)
         if opened.fresh:
             raise UserError(f"{directory} has no weights of the part {opened.fresh[0]}")
         for note in opened.notes:
             warnings.warn(note, stacklevel=3)
         tokenizer = Tokenizer.load(directory)
-        if place.type == "cpu" and precision in get_args(Precision):
+        if is_hastened:
             hasten(opened.model, cast(Precision, precision))
         return cls(opened.model.to(place), tokenizer, source=directory, card=opened.card, show=show)
 

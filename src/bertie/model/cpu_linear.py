@@ -1,15 +1,14 @@
-"""The linear layers of an encoder as a CPU likes them: laid out for oneDNN once, and what follows
-an output computed while it is still in the cache. For answers, not for training.
+"""An encoder as a CPU likes it, for answers, not for training.
 
-In int8, every token has a scale of its own. One scale for a whole batch, which is the usual way,
-would let a token with a large number in it change the answers to its neighbours.
+Where the machine has AVX-512 and a C compiler, a layer is that of `cpu_layer.py`. Elsewhere its
+linear layers are laid out for oneDNN once, and what follows an output is computed while it is still
+in the cache.
 """
 
 # T tokens   I numbers in   O numbers out
 
 import os
 import warnings
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,13 +16,11 @@ from torch import Tensor, nn
 
 from bertie.errors import UserError
 from bertie.model.bert import Bert
+from bertie.model.cpu_layer import NativeLayer, Precision, can_run
+from bertie.model.eight_bits import LARGEST, MIDDLE, TINY, quantise
 from bertie.model.encoder import Gelu, Layer
 
-Precision = Literal["fp32", "bf16", "int8"]
-LARGEST = 127  # of 8 bits with a sign; -128 is left out, so that x and -x are rounded alike
 HALF_AS_LARGE = 63  # of weights on processors without VNNI, whose sums of two products have 16 bits
-MIDDLE = 128  # oneDNN has fast kernels for numbers without a sign only: 0 .. 255 stand for these
-TINY = 1e-30  # a token of zeros has a scale, too
 
 
 class PackedLinear(nn.Module):
@@ -64,15 +61,13 @@ class Int8Linear(nn.Module):
 
     def __init__(self, linear: nn.Linear, gelu: Gelu | None = None) -> None:
         super().__init__()
-        weight = linear.weight.detach().float()  # (O, I)
-        scales = weight.abs().amax(1).clamp(min=TINY) / largest_weight()  # (O,)
-        rounded = (weight / scales.unsqueeze(1)).round().to(torch.int8)
-        self.register_buffer("weight", torch.ops.onednn.qlinear_prepack(rounded, None))
+        numbers, scales = quantise(linear.weight.detach().float(), largest_weight())
+        self.register_buffer("weight", torch.ops.onednn.qlinear_prepack(numbers, None))
         self.register_buffer("scales", scales)
         self.register_buffer("zeros", torch.zeros(len(scales), dtype=torch.int64))
         self.register_buffer("bias", linear.bias.detach().float())
         # The half turns cutting off into rounding. A row, as adding one number is slower.
-        self.register_buffer("middles", torch.full((weight.shape[1],), MIDDLE + 0.5))
+        self.register_buffer("middles", torch.full((numbers.shape[1],), MIDDLE + 0.5))
         self.approximate = None if gelu is None else gelu.approximate
 
     def forward(self, x: Tensor) -> Tensor:  # (T, I) -> (T, O)
@@ -111,14 +106,30 @@ def can_pack_bf16() -> bool:
 
 
 def hasten(model: Bert, precision: Precision) -> None:
-    """Lays out the linear layers of an encoder; it computes the same, and can no longer learn.
+    """Lays out the layers of an fp32 encoder; it computes the same, and can no longer learn.
 
-    Pooler and heads stay as they are: they read few rows. bf16 is for weights that are bf16; where
-    the processor has no bf16 they stay as they are, too, so that such a model can be exported.
+    Pooler and heads stay as they are: they read few rows.
     """
-    if precision == "bf16" and not can_pack_bf16():
-        warnings.warn("this processor has no bf16, which makes it slow; take fp32", stacklevel=2)
-        return
+    if can_run(model.config, precision):
+        layers = [layer for layer in model.layers if isinstance(layer, Layer)]  # all of them are
+        made = {layer: NativeLayer(layer, precision) for layer in layers}  # shared ones once
+        model.layers = nn.ModuleList(made[layer] for layer in layers)
+        keep_freed_memory()
+    else:
+        pack_layers(model, precision)
+
+
+def pack_layers(model: Bert, precision: Precision) -> None:
+    """The same through oneDNN. In bf16, all weights are rounded; where the processor has no bf16,
+    that is all, so that such a model can be exported.
+    """
+    if precision == "bf16":
+        model.to(torch.bfloat16)
+        if not can_pack_bf16():
+            warnings.warn(
+                "this processor has no bf16, which makes it slow; take fp32", stacklevel=3
+            )
+            return
     if precision == "int8" and not can_pack():
         raise UserError("int8 needs a torch with oneDNN, which this one lacks; take fp32")
     if not can_pack():
@@ -142,7 +153,8 @@ def bound_plans() -> None:
 
     Batches without padding have ever new numbers of rows. A thousand plans are remembered unless
     these say otherwise, 0.6 MB each: a server grew from 750 to 1,317 MB over 100,000 requests.
-    Making one anew costs nothing that can be measured. Read when the first plan is made.
+    Making one anew takes up to a millisecond: little of a batch, much of one short text. Read when
+    the first plan is made.
     """
     for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
         os.environ.setdefault(name, "16")

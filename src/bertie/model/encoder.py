@@ -118,13 +118,18 @@ class SelfAttention(nn.Module):
     def forward(
         self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None = None
     ) -> Tensor:  # (T, D) -> (R, D)
-        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))  # (T, 3, H, K)
+        qkv = self.project(x)  # (T, 3, H, K)
         dropout = self.dropout if self.training else 0.0
         mixed = attend(qkv, bounds, longest, dropout, is_left=self.is_left)  # (T, H, K)
         if kept is not None:
             mixed = mixed.index_select(0, kept)
         out: Tensor = self.out(mixed.flatten(1))  # (R, D)
         return out
+
+    def project(self, x: Tensor) -> Tensor:  # (T, D) -> (T, 3, H, K)
+        """Queries, keys and values."""
+        qkv: Tensor = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        return qkv
 
 
 class FeedForward(nn.Module):
@@ -164,6 +169,9 @@ class Layer(nn.Module):
         x = self.attention_norm(add_dropped(residual, attended, dropout))
         y: Tensor = self.ffn_norm(add_dropped(x, self.ffn(x), dropout))
         return y
+
+    def project(self, x: Tensor) -> Tensor:  # (T, D) -> (T, 3, H, K)
+        return self.attention.project(x)
 
     def forward_in_kernels(
         self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None

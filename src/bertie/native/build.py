@@ -1,0 +1,109 @@
+"""Compiles layer.c once for a machine, and loads it: whatever fails, there is a slower way.
+
+The processor is the one it was compiled for, so nothing has to be chosen at run time. Threads are
+those of torch: the library asks for OpenMP by name, and finds what torch has loaded.
+"""
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+SOURCE = files("bertie.native") / "layer.c"
+COMPILERS = ("gcc", "cc")
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-fno-strict-aliasing",
+    # What sums of sixteen at a time need; NaN and infinity stay what they are.
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-fassociative-math",
+    "-freciprocal-math",
+    "-fopenmp",
+    "-fPIC",
+)
+PATIENCE_S = 60  # of a compiler
+
+
+class Switch:
+    """Whether C is used where it can be; off, to compare with torch's own."""
+
+    is_on = True
+
+
+def get_library() -> ctypes.CDLL | None:
+    """The compiled file; none where it cannot be had, or is switched off."""
+    return load() if Switch.is_on else None
+
+
+@cache
+def load() -> ctypes.CDLL | None:
+    if sys.platform != "linux":  # where torch's threads go by other names
+        return None
+    try:
+        return ctypes.CDLL(str(compiled()))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def compiled() -> Path:
+    """The file in the user's cache, made if it is not there yet; OSError where that fails."""
+    compiler = find_compiler()
+    source = SOURCE.read_bytes()
+    made = cache_folder() / f"layer-{key_of(source, compiler)}.so"
+    if not made.exists():
+        made.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=made.parent) as folder:
+            shared = compile_in(Path(folder), source, compiler)
+            shared.replace(made)
+    return made
+
+
+def find_compiler() -> str:
+    named = os.environ.get("CC", "")
+    found = (shutil.which(name) for name in (named, *COMPILERS) if name)
+    compiler = next((path for path in found if path), None)
+    if compiler is None:
+        raise OSError("no C compiler")
+    return compiler
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
+
+
+def key_of(source: bytes, compiler: str) -> str:
+    """What a compiled file depends on: a home directory may be that of several machines."""
+    parts = (source, " ".join(FLAGS), os.path.realpath(compiler), processor())
+    encoded = (part if isinstance(part, bytes) else part.encode() for part in parts)
+    return sha256(b"\0".join(encoded)).hexdigest()[:16]
+
+
+def processor() -> str:
+    """Its model and what it can do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return platform.machine()
+    return "\n".join(dict.fromkeys(one for one in lines if one.startswith(("model", "flags"))))
+
+
+def compile_in(folder: Path, source: bytes, compiler: str) -> Path:
+    code, compiled_part, shared = (folder / name for name in ("layer.c", "layer.o", "layer.so"))
+    code.write_bytes(source)
+    # Linked without OpenMP's library: with a copy of its own, it would not share torch's threads.
+    for command in (
+        [compiler, *FLAGS, "-c", str(code), "-o", str(compiled_part)],
+        [compiler, "-shared", str(compiled_part), "-o", str(shared)],
+    ):
+        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
+    return shared
