@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from bertie.cli import app
+from bertie.cli import app, main
 from tests.infer.models import make_directory
 
 # Changing this list is changing what users type: say so in the CHANGELOG.
@@ -262,3 +262,15 @@ def test_a_checkpoint_is_imported_and_shown(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     for words in ("dull, bright", "sequence, classes", "5,178", "2 x 128 tokens", "L·(4H² + 4H)"):
         assert words in result.stdout
+
+
+@pytest.mark.parametrize("given", [None, "7"])
+def test_threads_that_wait_do_not_hold_their_core(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    if given is not None:
+        monkeypatch.setenv("GOMP_SPINCOUNT", given)
+    monkeypatch.setattr("bertie.cli.app", lambda: None)
+    main()
+    assert os.environ["GOMP_SPINCOUNT"] == (given or "1000")

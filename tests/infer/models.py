@@ -21,6 +21,9 @@ SENTENCES = [
     "He plays chess, she played football, they are playing.",
 ]
 
+# A shape that runs in C where there is a compiler; the usual one does not.
+FOR_C = {"hidden_size": 64, "num_heads": 2, "ffn_size": 96}
+
 
 def make_directory(
     folder: Path,
@@ -36,15 +39,12 @@ def make_directory(
     counts = count_words([SENTENCES * 3], config)
     pieces = learn(counts, LearnConfig(size=120, num_unused=3), config)
     write_tokenizer(folder / "tokenizer", pieces, config)
+    usual = {"hidden_size": 24, "num_layers": 2, "num_heads": 3, "ffn_size": 40}
     shape = ModelConfig(
         vocab_size=len(pieces),
-        hidden_size=24,
-        num_layers=2,
-        num_heads=3,
-        ffn_size=40,
         max_positions=max_positions,
         init_std=0.3,  # large, so that a mistake is no rounding error
-        **switches,
+        **usual | switches,
     )
     rng = torch.Generator().manual_seed(5)
     model = Bert(shape, heads, num_labels=num_labels, generator=rng)

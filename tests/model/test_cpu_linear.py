@@ -107,7 +107,7 @@ def test_a_hastened_model_computes_the_same(gelu: GeluKind) -> None:
 @torch.inference_mode()
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
 def test_neighbours_change_nothing(precision: cpu_linear.Precision) -> None:
-    model = make_bert().to(torch.bfloat16 if precision == "bf16" else torch.float32)
+    model = make_bert()
     hasten(model, precision)
     together = model.encode(*pack(SEQUENCES))
     alone = torch.cat([model.encode(*pack([one])) for one in SEQUENCES])
@@ -128,7 +128,7 @@ def test_without_onednn_int8_is_refused_and_the_rest_stays(
 @torch.inference_mode()
 def test_without_bf16_the_layers_stay_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_linear, "can_pack_bf16", lambda: False)
-    model, plain = (make_bert().to(torch.bfloat16) for _ in range(2))
+    model, plain = make_bert(), make_bert().to(torch.bfloat16)
     with pytest.warns(UserWarning, match="this processor has no bf16.*; take fp32"):
         hasten(model, "bf16")
     assert isinstance(model.layers[0].get_submodule("ffn.up"), nn.Linear)

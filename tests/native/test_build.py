@@ -1,15 +1,19 @@
 """C is compiled once for a machine; where it cannot be, there is none, and nothing breaks."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from bertie.native import build
 
-needs_compiler = pytest.mark.skipif(
-    not any(map(shutil.which, build.COMPILERS)), reason="needs a C compiler"
-)
+HAS_COMPILER = any(map(shutil.which, build.COMPILERS))
+HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+needs_compiler = pytest.mark.skipif(not HAS_COMPILER, reason="needs a C compiler")
+needs_avx512 = pytest.mark.skipif(not HAS_AVX512, reason="needs a processor with AVX-512")
 
 
 @pytest.fixture(autouse=True)
@@ -20,14 +24,62 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_compiler
+@needs_avx512
 def test_it_is_compiled_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    try:
-        made = build.compiled()
-    except build.subprocess.CalledProcessError:
-        pytest.skip("this processor has no AVX-512")
+    compiler = build.find_compilers()[0]
+    made = build.compiled(compiler)
     assert list(own_cache.iterdir()) == [made]  # and no draft is left
+    assert own_cache.stat().st_mode & 0o777 == 0o700
     monkeypatch.setattr(build, "compile_in", lambda *_: pytest.fail("compiled again"))
-    assert build.compiled() == made
+    assert build.compiled(compiler) == made
+
+
+@needs_compiler
+@needs_avx512
+def test_it_can_be_loaded_where_it_should() -> None:
+    """Else every other test of it would be left out, and nobody would notice."""
+    assert build.load.__wrapped__() is not None
+
+
+@needs_compiler
+@needs_avx512
+def test_processes_that_compile_at_once_do_not_meet(own_cache: Path) -> None:
+    code = "from bertie.native.build import load; import torch; assert load() is not None"
+    started = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(3)]
+    assert [one.wait() for one in started] == [0, 0, 0]
+    assert len(list(own_cache.iterdir())) == 1
+
+
+@needs_compiler
+@needs_avx512
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_what_others_could_have_written_is_not_loaded(own_cache: Path, what: str) -> None:
+    compiler = build.find_compilers()[0]
+    made = build.compiled(compiler)
+    (own_cache if what == "folder" else made).chmod(0o777)
+    with pytest.raises(OSError, match="may be another's"):
+        build.compiled(compiler)
+
+
+@pytest.mark.parametrize("folder", ["~nobody-of-this-name/.cache", "here"])
+def test_without_a_home_there_is_none(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", folder)
+    with pytest.raises(OSError, match="no folder"):
+        build.cache_folder()
+    assert build.load.__wrapped__() is None
+
+
+@needs_compiler
+@needs_avx512
+def test_a_compiler_that_cannot_is_not_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("#!/bin/sh\nexit 1\n", encoding="utf-8")
+    wrong.chmod(0o755)
+    monkeypatch.setenv("CC", str(wrong))
+    assert build.find_compilers()[0] == str(wrong)
+    assert build.load.__wrapped__() is not None
 
 
 def test_another_source_compiler_or_processor_is_another_file(

@@ -5,6 +5,7 @@
 
 import ctypes
 import mmap
+from contextlib import suppress
 from ctypes import POINTER, byref, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from typing import Literal
@@ -78,7 +79,9 @@ class CallPlace(ctypes.Structure):
 @cache
 def prepared(library: ctypes.CDLL) -> ctypes.CDLL:
     """Told what its functions take."""
-    library.kinds.restype = c_int32
+    library.kinds.restype = library.layer_bytes.restype = library.call_bytes.restype = c_int32
+    assert library.layer_bytes() == ctypes.sizeof(LayerPlace)
+    assert library.call_bytes() == ctypes.sizeof(CallPlace)
     library.room_of.argtypes = [POINTER(LayerPlace), POINTER(CallPlace), POINTER(c_int64)]
     library.room_of.restype = c_int64
     library.encode_layer.argtypes = [POINTER(LayerPlace), POINTER(CallPlace), c_int64]
@@ -110,8 +113,10 @@ def in_huge_pages(parts: list[Tensor]) -> list[Tensor]:
     find the pages is a tenth of it.
     """
     sizes = [-(-part.numel() * part.element_size() // 64) * 64 for part in parts]
-    memory = mmap.mmap(-1, -(-sum(sizes) // HUGE_PAGE) * HUGE_PAGE)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+    # Private: memory that is shared has such pages only where the kernel was told so.
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, -(-sum(sizes) // HUGE_PAGE) * HUGE_PAGE, flags=flags)
+    with suppress(OSError):  # a kernel without them
         memory.madvise(mmap.MADV_HUGEPAGE)
     copies, start = [], 0
     for part, size in zip(parts, sizes, strict=True):
@@ -122,7 +127,10 @@ def in_huge_pages(parts: list[Tensor]) -> list[Tensor]:
 
 
 class NativeLayer(nn.Module):
-    """A layer in C; it computes what `bertie.model.encoder.Layer` does, and cannot learn."""
+    """A layer in C; it computes what `bertie.model.encoder.Layer` does, and cannot learn.
+
+    Its weights stay where they are, in memory and in precision, whatever the module is moved to.
+    """
 
     def __init__(self, layer: Layer, precision: Precision) -> None:
         super().__init__()
@@ -130,7 +138,7 @@ class NativeLayer(nn.Module):
         assert library is not None
         self.library = prepared(library)
         self.precision = precision
-        self.num_heads = layer.attention.num_heads
+        self.num_heads, self.size = layer.attention.num_heads, layer.attention.out.out_features
         linears = {
             "qkv": layer.attention.qkv,
             "out": layer.attention.out,
@@ -193,21 +201,22 @@ class NativeLayer(nn.Module):
 
     def project(self, x: Tensor) -> Tensor:  # (T, D) -> (T, 3, H, K)
         """Queries, keys and values."""
-        return self.run(x, torch.tensor([0, len(x)]))[1]
+        return self.run(x, torch.tensor([0, len(x)], device=x.device))[1]
 
     def run(
         self, x: Tensor, bounds: Tensor, kept: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:  # (T, D) -> (R, D), (T, 3, H, K)
         """The rows, and the queries, keys and values they are made of."""
-        assert x.device.type == "cpu" and x.dtype == torch.float32 and bounds.dtype == torch.int64
-        assert kept is None or kept.dtype == torch.int64
         num_rows, size = x.shape
+        assert x.device.type == "cpu" and x.dtype == torch.float32 and size == self.size
+        for places in (bounds,) if kept is None else (bounds, kept):
+            assert places.device.type == "cpu" and places.dtype == torch.int64 and len(bounds) > 0
         num_kept, num_threads = num_rows if kept is None else len(kept), torch.get_num_threads()
         # In names, or they would be gone before they are read.
         x, bounds = x.contiguous(), bounds.contiguous()
         rows = None if kept is None else kept.contiguous()
-        result, mixed = torch.empty(num_kept, size), torch.empty(num_rows, size)
-        qkv = torch.empty(num_rows, 3, self.num_heads, size // self.num_heads)
+        result, mixed = x.new_empty(num_kept, size), x.new_empty(num_rows, size)
+        qkv = x.new_empty(num_rows, 3, self.num_heads, size // self.num_heads)
         call = CallPlace(
             x=x.data_ptr(),
             bounds=bounds.data_ptr(),
@@ -223,7 +232,7 @@ class NativeLayer(nn.Module):
         each = c_int64()  # bytes of a thread
         num_bytes = self.library.room_of(byref(self.place), byref(call), byref(each))
         assert num_bytes >= 0, "bounds and kept rows do not fit the rows"
-        room = torch.empty(num_bytes, dtype=torch.uint8)
+        room = x.new_empty(num_bytes, dtype=torch.uint8)
         call.room = room.data_ptr()
         self.library.encode_layer(byref(self.place), byref(call), each)
         return result, qkv

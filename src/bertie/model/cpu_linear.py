@@ -108,15 +108,19 @@ def can_pack_bf16() -> bool:
 def hasten(model: Bert, precision: Precision) -> None:
     """Lays out the layers of an fp32 encoder; it computes the same, and can no longer learn.
 
-    Pooler and heads stay as they are: they read few rows.
+    Embeddings, pooler and heads stay as they are: they read few rows. Only where there is no C are
+    they rounded in bf16, too.
     """
-    if can_run(model.config, precision):
-        layers = [layer for layer in model.layers if isinstance(layer, Layer)]  # all of them are
-        made = {layer: NativeLayer(layer, precision) for layer in layers}  # shared ones once
-        model.layers = nn.ModuleList(made[layer] for layer in layers)
-        keep_freed_memory()
-    else:
+    if not can_run(model.config, precision):
         pack_layers(model, precision)
+        return
+    made: nn.Module | None = None
+    for number, layer in enumerate(model.layers):  # one by one: no two copies of all weights
+        if made is None or not model.config.share_layers:
+            assert isinstance(layer, Layer)
+            made = NativeLayer(layer, precision)
+        model.layers[number] = made
+    keep_freed_memory()
 
 
 def pack_layers(model: Bert, precision: Precision) -> None:

@@ -10,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
@@ -47,38 +48,50 @@ def get_library() -> ctypes.CDLL | None:
 
 @cache
 def load() -> ctypes.CDLL | None:
+    """By the first compiler whose file can be loaded."""
     if sys.platform != "linux":  # where torch's threads go by other names
         return None
-    try:
-        return ctypes.CDLL(str(compiled()))
-    except (OSError, subprocess.SubprocessError):
-        return None
+    for compiler in find_compilers():
+        with suppress(OSError, subprocess.SubprocessError):
+            return ctypes.CDLL(str(compiled(compiler)))
+    return None
 
 
-def compiled() -> Path:
-    """The file in the user's cache, made if it is not there yet; OSError where that fails."""
-    compiler = find_compiler()
+def find_compilers() -> list[str]:
+    names = (os.environ.get("CC", ""), *COMPILERS)
+    return list(dict.fromkeys(path for name in names if name and (path := shutil.which(name))))
+
+
+def compiled(compiler: str) -> Path:
+    """The file in the user's cache, made if it is not there yet."""
     source = SOURCE.read_bytes()
     made = cache_folder() / f"layer-{key_of(source, compiler)}.so"
     if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True)
+        made.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with TemporaryDirectory(dir=made.parent) as folder:
             shared = compile_in(Path(folder), source, compiler)
             shared.replace(made)
+    check_own(made.parent)
+    check_own(made)
     return made
 
 
-def find_compiler() -> str:
-    named = os.environ.get("CC", "")
-    found = (shutil.which(name) for name in (named, *COMPILERS) if name)
-    compiler = next((path for path in found if path), None)
-    if compiler is None:
-        raise OSError("no C compiler")
-    return compiler
-
-
 def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bertie"
+    named = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    try:
+        folder = named.expanduser()
+    except RuntimeError as error:  # a user without a home
+        raise OSError(f"no folder {named}") from error
+    if not folder.is_absolute():  # nothing is loaded from wherever we are
+        raise OSError(f"no folder to keep compiled code in: {folder}")
+    return folder / "bertie"
+
+
+def check_own(path: Path) -> None:
+    """What lies there runs as the user: others must not have put it there."""
+    found = path.stat()
+    if found.st_uid not in (0, os.getuid()) or found.st_mode & 0o002:
+        raise OSError(f"{path} may be another's")
 
 
 def key_of(source: bytes, compiler: str) -> str:

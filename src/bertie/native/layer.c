@@ -19,6 +19,11 @@
 #define BLOCK 32   /* rows that go through a layer together: 24 to 96 are much alike */
 #define FEW 128    /* rows up to which threads divide the weights rather than the rows */
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define ALIKE static __attribute__((noinline))
+#else /* one copy of a function, the same for all who call it, so that its sums are, too */
+#define ALIKE static __attribute__((noipa))
+#endif
 
 int omp_get_thread_num(void); /* torch has loaded the library; its header may not be there */
 
@@ -51,6 +56,10 @@ typedef struct {
     int64_t num_rows, num_sequences, num_kept, num_threads;
 } Call;
 
+/* Bytes of Layer and Call: whoever describes them otherwise must not call. */
+int32_t layer_bytes(void) { return sizeof(Layer); }
+int32_t call_bytes(void) { return sizeof(Call); }
+
 /* Which kinds this processor can do, as bits. */
 int32_t kinds(void) {
     int32_t found = 1 << FP32;
@@ -68,7 +77,7 @@ int32_t kinds(void) {
 INLINE float power_of_e(float x) {
     x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
     float n = rintf(x * 1.44269504f);
-    float r = x - n * 0.693359375f + n * 2.12194440e-4f; /* ln 2 in two parts */
+    float r = fmaf(n, 2.12194440e-4f, fmaf(n, -0.693359375f, x)); /* ln 2 in two parts */
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -76,7 +85,7 @@ INLINE float power_of_e(float x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    int32_t bits = ((int32_t)n + 127) << 23;
+    uint32_t bits = (uint32_t)((int32_t)n + 127) << 23;
     float two_to_n;
     memcpy(&two_to_n, &bits, sizeof bits);
     return p * two_to_n;
@@ -196,7 +205,7 @@ INLINE __m512 unscale(__m512i sums, const Linear *l, int64_t column, float scale
 }
 
 /* Columns from .. to of y (rows, out) = ending(a weight + bias), of rows that are laid out. */
-static void linear(Kind kind, Ending ending, const Linear *l, int64_t num_rows, const uint32_t *a,
+ALIKE void linear(Kind kind, Ending ending, const Linear *l, int64_t num_rows, const uint32_t *a,
                    const float *scales, float *y, int64_t from, int64_t to) {
     int64_t steps = l->in / NUMBERS_IN_4_BYTES[kind], num_tiles = (num_rows + ROWS - 1) / ROWS;
     for (int64_t column = from; column < to; column += COLUMNS) {
@@ -228,7 +237,7 @@ static void linear(Kind kind, Ending ending, const Linear *l, int64_t num_rows, 
 /* Rows. */
 
 /* norm(residual + y), in the place of y. */
-static void add_norm(const float *residual, float *y, const float *weight, const float *bias,
+ALIKE void add_norm(const float *residual, float *y, const float *weight, const float *bias,
                      float eps, int64_t size) {
     float sum = 0, squares = 0;
     for (int64_t n = 0; n < size; n++) sum += y[n] += residual[n];
@@ -238,7 +247,7 @@ static void add_norm(const float *residual, float *y, const float *weight, const
     for (int64_t n = 0; n < size; n++) y[n] = (y[n] - mean) * inverse * weight[n] + bias[n];
 }
 
-static void softmax(float *scores, int64_t size) {
+ALIKE void softmax(float *scores, int64_t size) {
     __m512 most = _mm512_set1_ps(-INFINITY);
     for (int64_t n = 0; n < size; n += 16) {
         __mmask16 is_inside = size - n < 16 ? (1 << (size - n)) - 1 : 0xffff;
@@ -303,24 +312,27 @@ static void attend(const float *qkv, int64_t length, int64_t size, int64_t head_
    weights to come from memory, and so each comes to one core alone. */
 
 typedef struct {
-    uint32_t *laid;        /* (BLOCK or FEW, U), a thread's own */
-    float *scales;         /* (BLOCK or FEW,), its own */
-    float *middle, *wide;  /* (BLOCK, D) and (BLOCK, U), its own; or (FEW, ...), of all threads */
+    uint32_t *laid; /* (BLOCK or FEW, the larger of D and U), a thread's own, as are the next two */
+    float *scales;  /* (BLOCK or FEW,) */
+    float *middle;  /* (BLOCK or FEW, D) */
+    float *wide;    /* (BLOCK, U), its own; or (FEW, U), of all threads, as is the next */
+    float *added;   /* (FEW, D) */
 } Room;
 
+static int64_t widest(const Layer *l) { return l->up.out > l->up.in ? l->up.out : l->up.in; }
+
 static Room own_room(const Layer *l, char *room) {
-    float *scales = (float *)room + BLOCK * l->up.out, *middle = scales + BLOCK;
-    return (Room){(uint32_t *)room, scales, middle, middle + BLOCK * l->out.out};
+    float *scales = (float *)room + BLOCK * widest(l), *middle = scales + BLOCK;
+    return (Room){(uint32_t *)room, scales, middle, middle + BLOCK * l->out.out, NULL};
 }
 
 static Room shared_room(const Layer *l, char *room, char *shared) {
-    float *middle = (float *)shared;
-    float *scales = (float *)room + FEW * l->up.out;
-    return (Room){(uint32_t *)room, scales, middle, middle + FEW * l->out.out};
+    float *scales = (float *)room + FEW * widest(l), *wide = (float *)shared;
+    return (Room){(uint32_t *)room, scales, scales + FEW, wide, wide + FEW * l->up.out};
 }
 
-/* Bytes of room for all threads, and for each, of which the first part is; -1 where the rows do not
-   fit together. */
+/* Bytes of the room, which begins with `each` bytes for each thread and ends with what they share;
+   -1 where bounds or kept rows do not fit the rows. */
 int64_t room_of(const Layer *l, const Call *c, int64_t *each) {
     int64_t longest = 0, size = l->out.out, wide = l->up.out, head_size = size / l->num_heads;
     if (c->bounds[0] != 0 || c->bounds[c->num_sequences] != c->num_rows) return -1;
@@ -332,7 +344,8 @@ int64_t room_of(const Layer *l, const Call *c, int64_t *each) {
     for (int64_t n = 0; c->kept && n < c->num_kept; n++)
         if (c->kept[n] < 0 || c->kept[n] >= c->num_rows) return -1;
     int64_t attending = fill_up(longest) * (2 * head_size + ROWS);
-    int64_t passing = BLOCK * (2 * wide + size + 1), sharing = FEW * (wide + 1);
+    int64_t passing = BLOCK * (widest(l) + wide + size + 1);
+    int64_t sharing = FEW * (widest(l) + size + 1);
     int64_t numbers = passing > sharing ? passing : sharing;
     numbers = attending > numbers ? attending : numbers;
     *each = (numbers * sizeof(float) + 63) / 64 * 64;
@@ -381,10 +394,11 @@ static void finish(const Layer *l, const Call *c, int64_t first, int64_t rows, R
     for (int64_t r = 0; r < rows; r++) norm_result(l, c, first + r, room.middle + r * size);
 }
 
-/* All rows, by all threads. Each loop ends when all are through. */
+/* All rows, by all threads. Each loop ends when all are through: where others use the machine, a
+   thread that waits may wait long, so what is cheap is done by each thread for itself. */
 
-static void share_columns(const Layer *l, Ending ending, const Linear *part, int64_t rows, Room room,
-                          float *y) {
+static void share_columns(const Layer *l, Ending ending, const Linear *part, int64_t rows,
+                          Room room, float *y) {
 #pragma omp for schedule(static)
     for (int64_t column = 0; column < part->out; column += COLUMNS)
         linear(l->kind, ending, part, rows, room.laid, room.scales, y, column, column + COLUMNS);
@@ -398,14 +412,14 @@ static void project_together(const Layer *l, const Call *c, Room room) {
 static void finish_together(const Layer *l, const Call *c, Room room) {
     int64_t size = l->out.out, wide = l->up.out, rows = c->num_kept;
     lay_out_rows(l->kind, c->mixed, size, c->kept, 0, rows, room);
-    share_columns(l, PLAIN, &l->out, rows, room, room.middle);
-#pragma omp for schedule(static)
+    share_columns(l, PLAIN, &l->out, rows, room, room.added);
+    memcpy(room.middle, room.added, rows * size * sizeof(float));
     for (int64_t r = 0; r < rows; r++) norm_attended(l, c, r, room.middle + r * size);
     lay_out_rows(l->kind, room.middle, size, NULL, 0, rows, room);
     share_columns(l, l->ending, &l->up, rows, room, room.wide);
     lay_out_rows(l->kind, room.wide, wide, NULL, 0, rows, room);
     share_columns(l, PLAIN, &l->down, rows, room, c->result);
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
     for (int64_t r = 0; r < rows; r++) norm_result(l, c, r, room.middle + r * size);
 }
 
@@ -436,7 +450,7 @@ void encode_layer(const Layer *l, const Call *c, int64_t each) {
         if (is_shared && c->num_kept <= FEW) {
             finish_together(l, c, all);
         } else {
-#pragma omp for schedule(dynamic)
+#pragma omp for schedule(dynamic) nowait
             for (int64_t first = 0; first < c->num_kept; first += BLOCK) {
                 int64_t left = c->num_kept - first;
                 finish(l, c, first, left < BLOCK ? left : BLOCK, own);
