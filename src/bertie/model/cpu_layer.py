@@ -4,8 +4,6 @@
 # R rows that are kept (R = T where all are)   I numbers in   O numbers out   G of them in 4 bytes
 
 import ctypes
-import mmap
-from contextlib import suppress
 from ctypes import POINTER, byref, c_float, c_int32, c_int64, c_void_p
 from functools import cache
 from typing import Literal
@@ -23,7 +21,6 @@ KINDS: dict[Precision, int] = {"fp32": 0, "bf16": 1, "int8": 2}  # layer.c's
 IN_4_BYTES = {"fp32": 1, "bf16": 2, "int8": 4}
 ENDINGS = {"none": 1, "tanh": 2}  # of gelu
 COLUMNS = 32  # of a panel of weights
-HUGE_PAGE = 2 * 2**20
 
 
 class LinearPlace(ctypes.Structure):
@@ -108,24 +105,6 @@ def panels(weight: Tensor, precision: Precision) -> Tensor:  # (O, I) -> (O / 32
     return made
 
 
-def in_huge_pages(parts: list[Tensor]) -> list[Tensor]:
-    """Copies in memory of few, large pages: a short text reads all weights once, and the time to
-    find the pages is a tenth of it.
-    """
-    sizes = [-(-part.numel() * part.element_size() // 64) * 64 for part in parts]
-    # Private: memory that is shared has such pages only where the kernel was told so.
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = mmap.mmap(-1, -(-sum(sizes) // HUGE_PAGE) * HUGE_PAGE, flags=flags)
-    with suppress(OSError):  # a kernel without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    copies, start = [], 0
-    for part, size in zip(parts, sizes, strict=True):
-        copy = torch.frombuffer(memory, dtype=part.dtype, count=part.numel(), offset=start)
-        copies.append(copy.view(part.shape).copy_(part))
-        start += size
-    return copies
-
-
 class NativeLayer(nn.Module):
     """A layer in C; it computes what `bertie.model.encoder.Layer` does, and cannot learn.
 
@@ -154,7 +133,9 @@ class NativeLayer(nn.Module):
                 name: norm.weight.detach().float(),
                 f"{name}_bias": norm.bias.detach().float(),
             }
-        self.parts = dict(zip(parts, in_huge_pages(list(parts.values())), strict=True))
+        # Copies: what was opened may lie in a file.
+        copied = torch.contiguous_format
+        self.parts = {name: part.clone(memory_format=copied) for name, part in parts.items()}
         for name, part in self.parts.items():
             self.register_buffer(name, part)
         self.place = LayerPlace(
