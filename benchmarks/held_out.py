@@ -20,12 +20,15 @@ from typing import Any
 
 import machine
 from bertie.checkpoint.model_dir import open_model
+from bertie.config import build
 from bertie.data.corpus import CorpusConfig, document_hash, find_files, is_held_out
 from bertie.data.loader import Batch, Loader
 from bertie.data.masking import MaskConfig
 from bertie.data.steps import DataConfig, LoaderConfig
 from bertie.data.store import Store, open_store
+from bertie.plan import settings_of
 from bertie.prepare import PrepareRecipe, prepare
+from bertie.pretrain import HeldOut, PretrainRecipe
 from bertie.text.tokenizer import Tokenizer
 from bertie.train.distributed import open_world
 from bertie.train.evaluate import evaluate_pretraining
@@ -101,6 +104,22 @@ def evaluate_groups(model_dir: Path, texts: dict[str, Path], limit: int = 0) -> 
                 "num_tokens": manifest.num_tokens,
             }
     return found
+
+
+def look_again(model_dir: Path, run: Path, store: Path) -> dict[str, Any]:
+    """What the run logged at its end, and the same look at what its model was stored as."""
+    logged = json.loads((run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    settings = json.loads((run / "run.json").read_text(encoding="utf-8"))["settings"]
+    digest = settings.pop("store_digest")
+    text = open_store(store)
+    if text.manifest.digest != digest:
+        raise SystemExit(f"{store} is not the store of {run}: {text.manifest.digest}, not {digest}")
+    recipe = build(PretrainRecipe, settings)
+    data = settings_of(recipe.data, recipe.phases[-1], recipe.train)
+    with open_world("auto") as world:
+        model = open_model(model_dir).model.to(world.device)
+        figures, _ = HeldOut(text, data, recipe, world)(model)
+    return {"before": logged["held_out"], "after": figures}
 
 
 def describe_protocol() -> dict[str, Any]:

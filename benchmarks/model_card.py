@@ -109,8 +109,14 @@ def describe_run(run: Run) -> str:
 
 
 def list_changes(settings: Mapping[str, Any]) -> list[str]:
-    """Settings that are not the recipe's, of those that change what is learned."""
-    recipe, used = flatten(asdict(read_recipe(PretrainRecipe, RECIPE))), flatten(settings)
+    """Settings that are not the recipe's, of those that change what is learned.
+
+    One that the run does not know came after it, with a default that changes nothing.
+    """
+    recipe, defaults = (
+        flatten(asdict(one)) for one in (read_recipe(PretrainRecipe, RECIPE), PretrainRecipe())
+    )
+    used = {name: defaults[name] for name in recipe if name in defaults} | flatten(settings)
     return [
         f"{name} = {used.get(name, 'none')}"
         for name in sorted(recipe.keys() | used.keys())
@@ -231,6 +237,10 @@ def list_wanted(wanted: Mapping[str, Any]) -> list[str]:
 
 def list_storage(scores: Mapping[str, Any]) -> list[str]:
     text, rows = scores.get("held_out", {}), []
+    if again := scores.get("look_again"):
+        before, after = (again[when]["mlm_loss"] for when in ("before", "after"))
+        losses = f"{before:.4f}", f"{after:.4f}", f"{after - before:+.4f}"
+        rows.append(row("MLM loss, at the end of the run", *losses))
     for group in text.get("plain", {}):
         plain, ours = (text[model][group]["mlm_loss"] for model in ("plain", "ours"))
         losses = f"{plain:.4f}", f"{ours:.4f}", f"{ours - plain:+.4f}"

@@ -72,13 +72,13 @@ def bertie(
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of the steps that were taken."""
-    seen, take = [], Trainer.take
+    seen, launch = [], Trainer.launch
 
-    def note(self: Trainer, step: Any) -> int:
+    def note(self: Trainer, step: Any) -> None:
         seen.append(step.number)
-        return take(self, step)
+        launch(self, step)
 
-    monkeypatch.setattr(Trainer, "take", note)
+    monkeypatch.setattr(Trainer, "launch", note)
     return seen
 
 

@@ -57,13 +57,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The steps that were taken."""
-    seen, take = [], Trainer.take
+    seen, launch = [], Trainer.launch
 
-    def note(self: Trainer, step: Any) -> int:
+    def note(self: Trainer, step: Any) -> None:
         seen.append(step)
-        return take(self, step)
+        launch(self, step)
 
-    monkeypatch.setattr(Trainer, "take", note)
+    monkeypatch.setattr(Trainer, "launch", note)
     return seen
 
 

@@ -166,13 +166,13 @@ def test_a_run_goes_on_in_the_micro_batches_it_began_with(
     with pytest.raises(Died):
         tune("classify", *SHORT, **paths, show=dies_at(6))
     monkeypatch.setattr(learners, "find_micro_tokens", lambda *arguments, **named: 4800)
-    counts, take = [], Trainer.take
+    counts, launch = [], Trainer.launch
 
-    def note(self: Trainer, step: Any) -> int:
+    def note(self: Trainer, step: Any) -> None:
         counts.append(len(step.micro_batches))
-        return take(self, step)
+        launch(self, step)
 
-    monkeypatch.setattr(Trainer, "take", note)
+    monkeypatch.setattr(Trainer, "launch", note)
     tune("classify", *SHORT, **paths)
     assert max(counts) > 1
 

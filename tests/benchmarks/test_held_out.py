@@ -11,6 +11,7 @@ import pytest
 from bertie.data.corpus import CorpusConfig
 from bertie.prepare import PrepareRecipe, prepare
 from tests.infer.models import SENTENCES, make_directory
+from tests.train.runs import recipe, run, write_text_store
 
 SOURCES = ("wiki_en_core", "books_classic", "textbooks_openstax", "wiki_simple")
 PERCENT = 30
@@ -62,3 +63,18 @@ def test_the_figures_of_each_group_are_the_same_every_time(
         assert figures["mlm_loss"] > 0 and 0 <= figures["nsp_accuracy"] <= 1
         characters = figures["mlm_loss"] / figures["nats_per_character"]
         assert characters == pytest.approx(figures["characters_per_token"])
+
+
+def test_a_second_look_sees_what_the_run_saw_at_its_end(
+    held_out: ModuleType, tmp_path: Path
+) -> None:
+    store = write_text_store(tmp_path / "store")
+    phases = "phases=[{share = 0.5, max_length = 16}, {share = 0.5, max_length = 32}]"
+    made = run(store, tmp_path / "run", recipe("train.budget=6 steps", phases))
+    found = held_out.look_again(made.model, tmp_path / "run", tmp_path / "store")
+    assert found["after"] == pytest.approx(found["before"])
+    assert found["after"] == pytest.approx(made.held_out)
+    path = tmp_path / "run" / "run.json"
+    path.write_text(path.read_text("utf-8").replace(store.manifest.digest, "0" * 64), "utf-8")
+    with pytest.raises(SystemExit, match="is not the store of"):
+        held_out.look_again(made.model, tmp_path / "run", tmp_path / "store")

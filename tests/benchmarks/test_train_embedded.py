@@ -106,14 +106,14 @@ def test_a_training_that_was_stopped_leaves_parts_and_goes_on(
     train_embedded: ModuleType, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run(train_embedded, *words_of(corpus, tmp_path / "whole")) == 0
-    take = Trainer.take
+    settle = Trainer.settle
 
-    def take_and_stop(self: Trainer, step: object) -> int:  # type: ignore[type-arg]
-        take(self, step)  # type: ignore[arg-type]
+    def settle_and_stop(self: Trainer, lag: int = 0) -> int:  # type: ignore[type-arg]
+        settle(self, lag)
         return 15 if self.counters.step == 4 else 0
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "take", take_and_stop)
+        patch.setattr(Trainer, "settle", settle_and_stop)
         assert run(train_embedded, *words_of(corpus, tmp_path / "stopped")) == 128 + 15
     parts = tmp_path / "stopped" / "parts"
     assert run(train_embedded, "--join", parts, "--out", tmp_path / "early") == 0

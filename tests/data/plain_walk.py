@@ -98,7 +98,8 @@ def plain_pair(
     if len(chunk) == 1 or second:
         a = chunk[1:] if steps_back else chunk[:split]
         whole_a = [t for s in a for t in places[s]]
-        whole_b = plain_other(places, documents, number, target - len(whole_a), dice)
+        document, first = plain_start(documents, number, dice, config.elsewhere)
+        whole_b = plain_other(places, document[first:], target - len(whole_a))
         return finish(dice, whole_a, whole_b, 1, chunk, room), i + split
     whole_a = [t for s in chunk[:split] for t in places[s]]
     whole_b = [t for s in chunk[split:] for t in places[s]]
@@ -118,14 +119,21 @@ def plain_sop(
     return made
 
 
-def plain_other(
-    places: list[Span], documents: list[list[int]], number: int, room: int, dice: Dice
-) -> Span:
-    other = dice.up_to(names.DOCUMENT, len(documents) - 1)
-    document = documents[other + (other >= number)]
-    first = dice.up_to(names.SENTENCE, len(document))
+def plain_start(
+    documents: list[list[int]], number: int, dice: Dice, elsewhere: str
+) -> tuple[list[int], int]:
+    """Another document, and which of its sentences."""
+    others = documents[:number] + documents[number + 1 :]
+    if elsewhere == "document":
+        document = others[dice.up_to(names.DOCUMENT, len(others))]
+        return document, dice.up_to(names.SENTENCE, len(document))
+    starts = [(document, first) for document in others for first in range(len(document))]
+    return starts[dice.up_to(names.SENTENCE, len(starts))]
+
+
+def plain_other(places: list[Span], sentences: list[int], room: int) -> Span:
     found: Span = []
-    for sentence in document[first:]:
+    for sentence in sentences:
         found += places[sentence]
         if len(found) >= room:
             break

@@ -22,6 +22,7 @@ KINDS: list[dict[str, Any]] = [
     {"kind": "nsp"},
     {"kind": "nsp", "paper_exact": True},
     {"kind": "nsp", "short_share": 1.0},
+    {"kind": "nsp", "elsewhere": "sentence"},
     {"kind": "sop"},
     {"kind": "sentences"},
     {"kind": "full"},
@@ -83,7 +84,7 @@ def test_blocks_change_nothing(kind: dict[str, Any], monkeypatch: pytest.MonkeyP
         assert (walk_all(text, config) == whole).all()
 
 
-@pytest.mark.parametrize("kind", KINDS[:6], ids=str)
+@pytest.mark.parametrize("kind", KINDS[:7], ids=str)
 def test_ranges_of_documents_change_nothing(
     kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -234,6 +235,19 @@ def test_partners_are_uniform_over_the_other_documents_and_their_sentences() -> 
     assert set(inside[document_of(text, whole["b"]) > 0].tolist()) == set(range(10))
 
 
+def test_partners_can_be_uniform_over_the_sentences_of_other_documents() -> None:
+    text = text_of([[30] * 100, [30] * 20, [30] * 60, *([[30] * 2] * 10)])
+    config = InstanceConfig(short_share=0, elsewhere="sentence")
+    rows = np.concatenate([walk_all(text, config, 0, epoch) for epoch in range(300)])
+    other = rows[rows["label"] == 1]
+    own, drawn = document_of(text, other["a"]), document_of(text, other["b"])
+    assert (own != drawn).all()
+    of_first = np.bincount(drawn[own == 0], minlength=13)[1:]  # what the long one was paired with
+    expected = np.array([20, 60, *([2] * 10)]) / 100
+    bounds = 4 * np.sqrt(expected * (1 - expected) / of_first.sum())
+    assert (np.abs(of_first / of_first.sum() - expected) < bounds).all()
+
+
 def test_the_longer_side_is_cut_and_both_ends_are() -> None:
     text = text_of([[300, 10], [200]])
     rows = np.concatenate([walk_all(text, InstanceConfig(max_length=64), 0, e) for e in range(400)])
@@ -272,6 +286,7 @@ def test_sentences_and_documents_without_tokens_do_no_harm() -> None:
         {"short_share": 1.5},
         {"across_documents": True},
         {"kind": "sop", "paper_exact": True},
+        {"kind": "full", "elsewhere": "sentence"},
     ],
     ids=str,
 )

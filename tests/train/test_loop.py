@@ -109,13 +109,13 @@ def test_a_run_has_the_threads_it_asks_for_and_gives_them_back(
 
 def watch_steps(monkeypatch: pytest.MonkeyPatch, look: Callable[[Any], Any]) -> list[Any]:
     """What `look` says of each step, as it is taken."""
-    seen, take = [], Trainer.take
+    seen, launch = [], Trainer.launch
 
-    def note(self: Trainer, step: Any) -> Any:
+    def note(self: Trainer, step: Any) -> None:
         seen.append(look(step))
-        return take(self, step)
+        launch(self, step)
 
-    monkeypatch.setattr(Trainer, "take", note)
+    monkeypatch.setattr(Trainer, "launch", note)
     return seen
 
 
@@ -213,13 +213,13 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(
 ) -> None:
     break_norms(monkeypatch, 3, 4, 5, 6, 8)
     before: dict[int, torch.Tensor] = {}
-    take = Trainer.take
+    launch = Trainer.launch
 
-    def note(self: Trainer, step: Any) -> int:
+    def note(self: Trainer, step: Any) -> None:
         before[step.number] = self.model.layers[0].attention.qkv.weight.detach().clone()
-        return take(self, step)
+        launch(self, step)
 
-    monkeypatch.setattr(Trainer, "take", note)
+    monkeypatch.setattr(Trainer, "launch", note)
     made = run(store, tmp_path, recipe("train.budget=12 steps"))
     assert made.counters.skipped == 5 and made.counters.step == 12
     assert [line["skipped"] for line in metrics(tmp_path)] == [0, 0, 0, 1, 2, 3, 4, 4, 5, 5, 5, 5]
@@ -341,6 +341,66 @@ def test_a_compiled_model_is_compiled_once_and_learns_the_same(
     run(store, tmp_path / "plain", recipe(*STILL))
     for one, other in zip(metrics(tmp_path / "compiled"), metrics(tmp_path / "plain"), strict=True):
         assert one["mlm_loss"] == pytest.approx(other["mlm_loss"], rel=1e-5)
+
+
+# --- steps that are not waited for, as on a GPU ---
+
+
+def let_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Trainer.__init__
+
+    def make_lagging(self: Trainer, *words: Any, **settings: Any) -> None:
+        make(self, *words, **settings)
+        assert self.lag == 0  # a CPU has done a step when it has been asked for it
+        self.lag = 1
+
+    monkeypatch.setattr(Trainer, "__init__", make_lagging)
+
+
+def test_not_waiting_for_a_step_changes_nothing(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = recipe("optim.name=adamw")  # with dropout, checkpoints at 10 and 20
+    with monkeypatch.context() as patch:
+        break_norms(patch, 7, 9, 12)
+        run(store, tmp_path / "waiting", settings)
+    let_lag(monkeypatch)
+    with monkeypatch.context() as patch:
+        break_norms(patch, 7, 9, 12)
+        made = run(store, tmp_path / "lagging", settings)
+    assert (made.counters.step, made.counters.skipped) == (20, 3)
+    assert metrics(tmp_path / "lagging") == metrics(tmp_path / "waiting")
+    check_same_weights(tmp_path / "lagging", tmp_path / "waiting")
+
+
+def test_a_run_that_does_not_wait_is_stopped_and_resumed_as_any_other(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = recipe("train.log_every=7", "train.save_every=1000")
+    run(store, tmp_path / "whole", settings)
+    let_lag(monkeypatch)
+
+    def send(line: Mapping[str, Any]) -> None:
+        if line.get("step") == 7:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Stopped):
+        run(store, tmp_path / "stopped", settings, show=send)
+    # Step 8 was under way when the line of step 7 came; step 9 took the signal along, and 10 told.
+    assert find_checkpoint(tmp_path / "stopped").counters.step == 10
+    run(store, tmp_path / "stopped", settings)
+    assert metrics(tmp_path / "stopped") == metrics(tmp_path / "whole")
+    check_same_weights(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_a_run_that_does_not_wait_ends_after_five_steps_that_are_not_finite(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_lag(monkeypatch)
+    break_norms(monkeypatch, *range(11, 20))
+    with pytest.raises(UserError, match=r"not finite in 5 steps in a row, the last was 16; "):
+        run(store, tmp_path, recipe())
+    assert load_file(tmp_path / "bad-step-16-rank-0.safetensors")
 
 
 # --- signals ---

@@ -51,6 +51,8 @@ class InstanceConfig:
     short_share: float = 0.1  # of instances that aim at a random shorter length
     framed: bool = True  # with [CLS] and [SEP]; only full can do without, as GPT's texts do
     across_documents: bool = False  # full: go on into the next document, after a [SEP]
+    elsewhere: Literal["document", "sentence"] = "document"  # nsp: what is drawn for NotNext, each
+    # other one as likely as the next; a book is then drawn as rarely as a note, or by its length
     paper_exact: bool = False  # nsp: short documents instead of short instances; chunks of one
     # sentence, always NotNext; otherwise a chunk has two sentences where its document has
 
@@ -65,6 +67,10 @@ class InstanceConfig:
             raise UserError(
                 'framed = false goes with kind = "full" and without across_documents: texts that '
                 "meet need a [SEP] between them"
+            )
+        if self.elsewhere != "document" and self.kind not in ("nsp", "sentences"):
+            raise UserError(
+                f'elsewhere goes with kind = "nsp" or "sentences"; found "{self.kind}"'
             )
         if self.paper_exact and self.kind != "nsp":
             raise UserError(f'paper_exact goes with kind = "nsp"; found "{self.kind}"')
@@ -218,7 +224,7 @@ def make_next_pairs(
     b, b_end = a_end.copy(), sentences[block.first + chunks.end]
     other = np.flatnonzero(~is_next)
     b[other], b_end[other] = draw_elsewhere(
-        block, taken[other], chunks.target[other] - (a_end - a)[other]
+        block, taken[other], chunks.target[other] - (a_end - a)[other], config.elsewhere
     )
     return cut_pairs(block, chunks, taken, (a, a_end, b, b_end), config)
 
@@ -244,17 +250,24 @@ def step_back(chunks: Chunks, taken: Ints, has_rest: np.ndarray) -> tuple[Ints, 
     return taken - is_alone, np.where(is_alone, taken, chunks.split)
 
 
-def draw_elsewhere(block: Block, taken: Ints, room: Ints) -> tuple[Ints, Ints]:
+def draw_elsewhere(block: Block, taken: Ints, room: Ints, drawn: str) -> tuple[Ints, Ints]:
     """Tokens from a random sentence of another document on, until `room` or the document's end."""
     sentences, documents = block.text
-    keys = block.keys[taken]
+    keys, own = block.keys[taken], block.document[taken]
     # Never the same document; the original gives up after ten tries.
-    other = below(fold(keys, DOCUMENT), len(documents) - 2)
-    other += other >= block.document[taken]
-    low, high = documents[other], documents[other + 1]
-    first = low + below(fold(keys, SENTENCE), high - low)
+    if drawn == "document":
+        other = below(fold(keys, DOCUMENT), len(documents) - 2)
+        other += other >= own
+        low = documents[other]
+        first = low + below(fold(keys, SENTENCE), documents[other + 1] - low)
+    else:
+        own_start, own_size = documents[own], documents[own + 1] - documents[own]
+        first = below(fold(keys, SENTENCE), documents[-1] - own_size)
+        first += np.where(first >= own_start, own_size, 0)
+        other = np.searchsorted(documents, first, side="right") - 1
     start = sentences[first]
-    last = np.minimum(np.searchsorted(sentences, start + np.maximum(room, 1)), high)
+    end = documents[other + 1]
+    last = np.minimum(np.searchsorted(sentences, start + np.maximum(room, 1)), end)
     return start, sentences[last]
 
 

@@ -11,6 +11,7 @@ served (of single values around -3, whose gelu is small, it is up to a tenth).
 
 import ctypes
 import sys
+from collections.abc import Callable
 from ctypes import (
     byref,
     c_float,
@@ -151,8 +152,8 @@ class Plan:
         ask("cublasLtMatmulPreferenceDestroy", preference)
         return None if status or count.value == 0 else found
 
-    def __del__(self) -> None:
-        if sys.is_finalizing():
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_ending():  # the names of this module may be gone before its objects
             return
         library().cublasLtMatmulDescDestroy(self.description)
         for made in (self.a, self.b, self.out):

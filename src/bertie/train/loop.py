@@ -4,6 +4,7 @@ import math
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -177,6 +178,17 @@ def add_up(terms: Mapping[str, Term], sums: dict[str, Tensor]) -> None:
             sums[f"{name}_{kind}"] = sums.get(f"{name}_{kind}", 0) + value
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launched:
+    """A step that the device was asked for, and may not have done yet."""
+
+    step: GlobalStep
+    counters: Counters  # with it
+    rate: float
+    names: tuple[str, ...]  # of the sums
+    numbers: Callable[[], list[float]]  # signal, seconds, norm and sums; waits until they are there
+
+
 class Trainer(Generic[M]):
     """A model in training: the weights, the optimizer and how far it has come."""
 
@@ -216,6 +228,11 @@ class Trainer(Generic[M]):
         if resume is not None:
             self._load(resume)
         self.threads = config.threads if world.device.type == "cpu" else None
+        # A GPU that is waited for after each step is idle until the next one is asked for. LAMB and
+        # shards wait before they step, and a loss scale must be known before the next step.
+        can_lag = self.optimizer.decides_on_device and config.precision != "fp16"
+        self.lag = int(world.device.type == "cuda" and can_lag)  # steps that are not waited for
+        self.launched: deque[Launched] = deque()
         self.num_skipped_in_a_row = 0
         self.signals: list[int] = []  # one that comes between two phases counts in the next
         self.started_at = time.monotonic() - self.counters.seconds
@@ -252,18 +269,20 @@ class Trainer(Generic[M]):
         for step in steps:
             if self.threads == 0:
                 self.threads = self.choose_threads(step)
-            signal_number = self.take(step)
+            self.launch(step)
+            signal_number = self.settle(self.lag)
             is_end = self.progress >= until
-            is_due = self.is_due(self.config.save_every)
-            if self.is_due(self.config.evaluate_every) or self.progress >= 1:
-                self.look()
-                is_due = True
-            if is_due or is_end or signal_number:
+            looks = self.is_due(self.config.evaluate_every) or self.progress >= 1
+            if looks or is_end or signal_number or self.is_due(self.config.save_every):
+                signal_number = max(signal_number, self.settle())
+                if looks:
+                    self.look()
                 saved = self.save()
                 if signal_number:
                     raise Stopped(signal_number, saved)
             if is_end or self.is_out_of_patience:
                 return
+        self.settle()
 
     def is_due(self, every: int) -> bool:
         return every > 0 and self.counters.step % every == 0
@@ -284,37 +303,61 @@ class Trainer(Generic[M]):
         self.log.tell(f"a step takes {found}")
         return torch.get_num_threads()
 
-    def take(self, step: GlobalStep) -> int:
-        """One step; the number of a signal that some rank has caught, or 0."""
+    def launch(self, step: GlobalStep) -> None:
+        """Asks for one step."""
         torch.manual_seed(self._seed_of(step.number))  # dropout: a function of step and rank
         learning_rate = rate(self.progress, self.optim)
         sums = self.backward(step)
-        whole_norm = self.clip()
-        self.optimizer.step(learning_rate, whole_norm)
+        norm = self.clip()
+        self.optimizer.step(learning_rate, norm)
         self.optimizer.zero_grad()
         signal_number, is_first = max(self.signals, default=0), self.world.is_first
         seconds = time.monotonic() - self.started_at if is_first else 0.0
-        # The one place where a step waits for the device (LAMB and shards do before, too).
-        numbers = self.world.sum(
-            [signal_number, seconds, whole_norm if is_first else 0.0, *sums.values()]
-        )
-        norm = numbers[2]
-        is_finite = math.isfinite(norm)
-        if not is_finite:
-            self.optimizer.forget_step()
-        self.count(step, is_finite=is_finite, seconds=numbers[1])
-        self.log.add(
+        self.counters = replace(
             self.counters,
-            dict(zip(sums, numbers[3:], strict=True)),
-            step.num_targets,
-            norm=norm,
-            rate=learning_rate,
-            progress=self.progress,
+            step=self.counters.step + 1,
+            phase_step=self.counters.phase_step + 1,
+            tokens=self.counters.tokens + step.num_tokens,
         )
-        if self.num_skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
-            self._give_up(step)
+        told = self.world.start_sum(
+            [signal_number, seconds],
+            [norm if is_first else torch.zeros_like(norm), *sums.values()],
+        )
+        self.launched.append(
+            Launched(
+                step=step,
+                counters=self.counters,
+                rate=learning_rate,
+                names=tuple(sums),
+                numbers=told,
+            )
+        )
         self.score = None
-        return int(numbers[0]) and (signal_number or signal.SIGTERM)
+
+    def settle(self, lag: int = 0) -> int:
+        """Waits for all steps but the last `lag`; the number of a signal some rank caught, or 0."""
+        signal_number = 0
+        while len(self.launched) > lag:
+            done = self.launched.popleft()
+            found, seconds, norm, *sums = done.numbers()
+            is_finite = math.isfinite(norm)
+            if not is_finite:
+                self.optimizer.forget_step()
+            self.count(is_finite=is_finite, seconds=seconds)
+            counters = replace(done.counters, seconds=seconds, skipped=self.counters.skipped)
+            self.log.add(
+                counters,
+                dict(zip(done.names, sums, strict=True)),
+                done.step.num_targets,
+                norm=norm,
+                rate=done.rate,
+                progress=self.budget.progress(counters),
+            )
+            if self.num_skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
+                self._give_up(done)
+            if found:
+                signal_number = max(self.signals, default=int(signal.SIGTERM))
+        return signal_number
 
     def _seed_of(self, step: int) -> int:
         phase = self.counters.phase
@@ -345,7 +388,8 @@ class Trainer(Generic[M]):
             torch._foreach_mul_(gradients, 1 / self.counters.loss_scale)
         return whole(nn.utils.clip_grad_norm_(parameters, self.optim.max_norm or torch.inf))
 
-    def count(self, step: GlobalStep, *, is_finite: bool, seconds: float) -> None:
+    def count(self, *, is_finite: bool, seconds: float) -> None:
+        """What is known of a step only when it is done."""
         counters = self.counters
         scale, scaled = counters.loss_scale, counters.scaled_steps + 1
         is_overflow = not is_finite and scale > 1  # to be expected now and then
@@ -357,21 +401,18 @@ class Trainer(Generic[M]):
             self.num_skipped_in_a_row = 0 if is_finite else self.num_skipped_in_a_row + 1
         self.counters = replace(
             counters,
-            step=counters.step + 1,
-            phase_step=counters.phase_step + 1,
-            tokens=counters.tokens + step.num_tokens,
             seconds=seconds,
             skipped=counters.skipped + (not is_finite),
             loss_scale=scale,
             scaled_steps=scaled,
         )
 
-    def _give_up(self, step: GlobalStep) -> None:
-        number, rank = self.counters.step, self.world.rank
+    def _give_up(self, done: Launched) -> None:
+        number, rank = done.counters.step, self.world.rank
         path = self.saving.folder / f"bad-step-{number}-rank-{rank}.safetensors"
         tensors = {
             f"{place}.{name}": value
-            for place, batch in enumerate(step.micro_batches)
+            for place, batch in enumerate(done.step.micro_batches)
             for name, value in batch._asdict().items()  # type: ignore[attr-defined]
             if isinstance(value, Tensor)
         }
