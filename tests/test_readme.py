@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import bertie
+from bertie.embedded import VARIABLE
 from tests.checkpoint.test_importing import write_google
 from tests.tuned import write_task
 
@@ -86,6 +88,23 @@ def test_both_languages_show_the_same_commands() -> None:
         for name in READMES
     )
     assert english == chinese
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_the_model_that_ships_guesses_what_is_said_of_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    text = (ROOT / name).read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (.*\[MASK\].*) \| (.*) \|$", text, re.MULTILINE)
+    assert len(rows) == 6
+    model = bertie.load()
+    for sentence, said in rows:
+        guesses = re.findall(r"(\w+) ([0-9.]+)%", said)
+        (found,) = model.fill(sentence, top=3).masks
+        assert [guess.piece for guess in found] == [piece for piece, _ in guesses]
+        for guess, (_, percent) in zip(found, guesses, strict=True):
+            assert 100 * guess.probability == pytest.approx(float(percent), abs=0.06)
 
 
 @pytest.mark.parametrize("name", [*READMES, "CONTRIBUTING.md", "CHANGELOG.md"])

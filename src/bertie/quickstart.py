@@ -43,7 +43,7 @@ PLAIN = (
     "Paris is the [MASK] of France.",
     "The cat sat on the [MASK] and slept.",
     "She opened the [MASK] and walked into the room.",
-    "Water [MASK] at one hundred degrees.",
+    "The film was [MASK] by Steven Spielberg.",
 )
 SENTENCE = "Raises ValueError if the tokenizer is uninitialised."
 MASKED = (
@@ -71,7 +71,7 @@ class Scale:
     adapt: tuple[str, ...] = ()
     finetune: tuple[str, ...] = ()
     # What is known already changes slowly; and by the clock: it is forty times as large.
-    finetune_adapted: tuple[str, ...] = ("optim.peak=1e-4", "train.budget=0.75 minutes")
+    finetune_adapted: tuple[str, ...] = ("optim.peak=3e-4", "train.budget=1.2 minutes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
