@@ -389,7 +389,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, required=True, help="model directory, as it ships")
     parser.add_argument("--plain", type=Path, help="the same, before it was stored in eight bits")
-    parser.add_argument("--run", type=Path, help="folder of its run: look again as it did at its end")
+    parser.add_argument(
+        "--run", type=Path, help="folder of its run: look again as it did at its end"
+    )
     parser.add_argument("--store", type=Path, help="that it was trained on, for --run")
     parser.add_argument("--minilm", type=Path, help="MiniLM's directory, to compare")
     parser.add_argument("--data", type=Path, help="folder of the published sets")

@@ -70,8 +70,8 @@ class Scale:
     pretrain: tuple[str, ...] = ()  # settings other than the recipe's
     adapt: tuple[str, ...] = ()
     finetune: tuple[str, ...] = ()
-    # What is known already changes slowly; by the clock, as it is forty times as large; and it reads
-    # more of a text than the small one has positions for.
+    # What is known already changes slowly; by the clock, as it is forty times as large; and it
+    # reads more of a text than the small one has positions for.
     finetune_adapted: tuple[str, ...] = (
         "optim.peak=3e-4",
         "train.budget=1.3 minutes",

@@ -69,9 +69,7 @@ class InstanceConfig:
                 "meet need a [SEP] between them"
             )
         if self.elsewhere != "document" and self.kind not in ("nsp", "sentences"):
-            raise UserError(
-                f'elsewhere goes with kind = "nsp" or "sentences"; found "{self.kind}"'
-            )
+            raise UserError(f'elsewhere goes with kind = "nsp" or "sentences"; found "{self.kind}"')
         if self.paper_exact and self.kind != "nsp":
             raise UserError(f'paper_exact goes with kind = "nsp"; found "{self.kind}"')
 

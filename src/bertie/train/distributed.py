@@ -45,7 +45,7 @@ class World:
     def start_sum(
         self, numbers: Sequence[float], tensors: Sequence[Tensor]
     ) -> Callable[[], list[float]]:
-        """As `sum` of all of them, begun now: who calls what is returned waits for no later work."""
+        """As `sum`, begun now; to call what is returned waits for it, and for no later work."""
         told = torch.tensor(numbers, dtype=torch.float64)
         if self.device.type == "cuda":  # a copy from or to other memory would wait for the GPU
             told = told.pin_memory().to(self.device, non_blocking=True)
