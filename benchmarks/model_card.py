@@ -79,6 +79,7 @@ def describe_runs(folders: Sequence[Path], store: Path) -> dict[str, str]:
         **{name: f"{settings[name]:,}" for name in ("num_layers", "num_heads", "vocab_size")},
         "hidden_size": str(config.hidden_size),
         "max_positions": str(config.max_positions),
+        "dropout": f"{config.dropout:g}",
         "num_parameters": f"{count_parameters(config, ('masked_lm', 'next_sentence')):,}",
         "num_characters": f"{manifest['statistics']['characters']:,}",
         "num_tokens": f"{manifest['num_tokens']:,}",
@@ -240,7 +241,8 @@ def list_storage(scores: Mapping[str, Any]) -> list[str]:
     if again := scores.get("look_again"):
         before, after = (again[when]["mlm_loss"] for when in ("before", "after"))
         losses = f"{before:.4f}", f"{after:.4f}", f"{after - before:+.4f}"
-        rows.append(row("MLM loss, at the end of the run", *losses))
+        device = scores.get("devices", {}).get("look_again", NONE)
+        rows.append(row(f"MLM loss at the end of the run, after that on {device}", *losses))
     for group in text.get("plain", {}):
         plain, ours = (text[model][group]["mlm_loss"] for model in ("plain", "ours"))
         losses = f"{plain:.4f}", f"{ours:.4f}", f"{ours - plain:+.4f}"

@@ -7,7 +7,8 @@
 
 The run is that of `bertie pretrain`, with its loop, its log and processes that make batches of the
 store. Its speed is the median over its lines, the first third left out; that of batches which lie
-on the GPU already is of the same steps, see train_step.py. The losses are those of training, means
+on the GPU already is of the same steps, see train_step.py. Both for batches as they come, of other
+sizes every time, and filled up to one shape. The losses are those of training, means
 of ten steps: twice with the kernels (two seeds, to see what chance does) and once without.
 """
 
@@ -28,6 +29,7 @@ from bertie.data.steps import DataConfig, LoaderConfig
 from bertie.data.store import open_store
 from bertie.model.bert import Bert
 from bertie.model.config import named_size
+from bertie.plan import read_header, with_micro_tokens
 from bertie.pretrain import PretrainRecipe, pretrain
 from bertie.train.log import METRICS
 from bertie.train.loop import TrainConfig
@@ -100,16 +102,29 @@ def compare(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str,
     }
 
 
+def fill_up(recipe: PretrainRecipe) -> PretrainRecipe:
+    """The same with batches of one shape: their ends are filled up, and ignored."""
+    assert recipe.store is not None
+    loader = replace(recipe.data.loader, fill=True)
+    data = replace(recipe.data, loader=loader)
+    mean_length = read_header(open_store(recipe.store), data).mean_length
+    return replace(recipe, data=with_micro_tokens(data, loader.micro_tokens, mean_length, 1))
+
+
 def measure_speed(recipe: PretrainRecipe, folder: Path, rounds: int) -> dict[str, Any]:
-    lines = run(recipe, folder, seed=0, kernels=True)
-    ready = measure_ready(recipe, rounds)
-    return {
-        "tokens_per_s": {
-            "fed by the loader": round(speed_of(lines)),
-            "batches already there": round(ready),
-        },
-        "fed_share_of_ready": round(speed_of(lines) / ready, 4),
-    }
+    found: dict[str, Any] = {}
+    for name, way in {"as they come": recipe, "filled up": fill_up(recipe)}.items():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        fed = speed_of(run(way, folder / name, seed=0, kernels=True))
+        memory = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+        ready = measure_ready(way, rounds)
+        found[name] = {
+            "tokens_per_s": {"fed by the loader": round(fed), "already there": round(ready)},
+            "fed_share_of_ready": round(fed / ready, 4),
+            "gib_used_and_reserved": [round(number / 2**30, 1) for number in memory],
+        }
+    return {"batches": found}
 
 
 def measure_curves(recipe: PretrainRecipe, folder: Path, *, fp8: bool) -> dict[str, Any]:

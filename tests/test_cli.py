@@ -159,7 +159,6 @@ WRONG = {
     "unknown recipe": (["vocab", "a.txt", "--out", "w", "--recipe", "nope"], "no recipe nope"),
     "existing output": (["vocab", "a.txt", "--out", "v"], "exists"),
     "too small": (["vocab", "a.txt", "--out", "w", "--size", "5"], "do not fit into 5 pieces"),
-    "no vocabulary named": (["tokenize", "x"], "--vocab"),
     "output is a file": (["vocab", "a.txt", "--out", "a.txt"], "a.txt is a file"),
     "output inside a file": (["vocab", "a.txt", "--out", "a.txt/x"], "a.txt is a file"),
     "unreadable": (["vocab", "/proc/self/mem", "--out", "w"], "/proc/self/mem"),

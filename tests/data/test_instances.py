@@ -276,6 +276,10 @@ def test_sentences_and_documents_without_tokens_do_no_harm() -> None:
         assert rows["a_length"].min() >= 1
         assert ((rows["b_length"] > 0) == (rows["label"] >= 0)).all()
         assert row_lengths(rows).max() <= 8
+    alone = text_of([[3, 4, 5], []])  # no other document has a sentence
+    for elsewhere in ("document", "sentence"):
+        rows = walk_all(alone, InstanceConfig(elsewhere=elsewhere, max_length=8))
+        assert ((rows["b_length"] > 0) == (rows["label"] == 0)).all()
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ def add_steps(log: Log, steps: range, *, total: int = 100, bad: int = 0) -> None
             norm=math.nan if step == bad else 0.5,
             rate=0.1,
             progress=step / total,
+            is_last=step == total,
         )
 
 

@@ -403,6 +403,45 @@ def test_a_run_that_does_not_wait_ends_after_five_steps_that_are_not_finite(
     assert load_file(tmp_path / "bad-step-16-rank-0.safetensors")
 
 
+@pytest.mark.parametrize(("evaluate_every", "last"), [(0, 9), (8, 8)])
+def test_by_the_clock_a_run_that_does_not_wait_ends_once(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evaluate_every: int, last: int
+) -> None:
+    """Step 8 is the one that ends behind the time; step 9 is under way unless there is a look."""
+    let_lag(monkeypatch)
+    clock = iter(float(4 * n) for n in range(100))
+    monkeypatch.setattr(loop, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    looked: list[int] = []
+    monkeypatch.setattr(Trainer, "look", lambda self: looked.append(self.counters.step))
+    sets = (f"train.evaluate_every={evaluate_every}", "train.save_every=0", "train.log_every=5")
+    made = run(store, tmp_path, recipe("train.budget=0.5 minutes", *sets))
+    assert (made.counters.step, made.counters.seconds) == (last, 4.0 * last)
+    assert looked == [last]
+    assert [line["step"] for line in metrics(tmp_path)] == [5, last]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_that_is_not_waited_for_learns_the_same(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = ("optim.name=adamw", "train.device=cuda", "train.precision=bf16", "train.graphs=false")
+    traces, make = [], Trainer.__init__
+    for name, lag in (("waiting", 0), ("lagging", 1)):
+        with monkeypatch.context() as patch:
+
+            def make_with(self: Trainer, *words: Any, lag: int = lag, **settings: Any) -> None:
+                make(self, *words, **settings)
+                assert self.lag == 1
+                self.lag = lag
+
+            patch.setattr(Trainer, "__init__", make_with)
+            break_norms(patch, 7, 9)
+            made = run(store, tmp_path / name, recipe(*sets))
+        assert (made.counters.step, made.counters.skipped) == (20, 2)
+        traces.append([line.get("mlm_loss") for line in metrics(tmp_path / name)])
+    assert traces[0] == pytest.approx(traces[1], rel=1e-3)  # sums by atomics differ in rounding
+
+
 # --- signals ---
 
 

@@ -51,8 +51,8 @@ class InstanceConfig:
     short_share: float = 0.1  # of instances that aim at a random shorter length
     framed: bool = True  # with [CLS] and [SEP]; only full can do without, as GPT's texts do
     across_documents: bool = False  # full: go on into the next document, after a [SEP]
-    elsewhere: Literal["document", "sentence"] = "document"  # nsp: what is drawn for NotNext, each
-    # other one as likely as the next; a book is then drawn as rarely as a note, or by its length
+    elsewhere: Literal["document", "sentence"] = "document"  # where NotNext is drawn: all other
+    # documents are equally likely, or all their sentences, and so long documents more often
     paper_exact: bool = False  # nsp: short documents instead of short instances; chunks of one
     # sentence, always NotNext; otherwise a chunk has two sentences where its document has
 
@@ -263,6 +263,7 @@ def draw_elsewhere(block: Block, taken: Ints, room: Ints, drawn: str) -> tuple[I
         first = below(fold(keys, SENTENCE), documents[-1] - own_size)
         first += np.where(first >= own_start, own_size, 0)
         other = np.searchsorted(documents, first, side="right") - 1
+        other = np.minimum(other, len(documents) - 2)  # where no other document has a sentence
     start = sentences[first]
     end = documents[other + 1]
     last = np.minimum(np.searchsorted(sentences, start + np.maximum(room, 1)), end)

@@ -36,11 +36,7 @@ class World:
 
     def sum(self, values: Sequence[float | Tensor]) -> list[float]:
         """Each value summed over the ranks, as the same numbers everywhere."""
-        parts = [torch.as_tensor(v, dtype=torch.float64, device=self.device) for v in values]
-        stacked = torch.stack(parts)
-        if self.size > 1:
-            dist.all_reduce(stacked)
-        return [float(value) for value in stacked.tolist()]
+        return self.start_sum([], [torch.as_tensor(v, device=self.device) for v in values])()
 
     def start_sum(
         self, numbers: Sequence[float], tensors: Sequence[Tensor]
@@ -61,7 +57,8 @@ class World:
 
         def wait() -> list[float]:
             is_there.synchronize()
-            return [float(value) for value in found.tolist()]
+            numbers: list[float] = found.tolist()
+            return numbers
 
         return wait
 

@@ -63,8 +63,9 @@ class Log:
         norm: float,
         rate: float,
         progress: float,
+        is_last: bool,
     ) -> None:
-        """Counts one step in; writes a line where one is due, and at the end.
+        """Counts one step in; writes a line where one is due, and with the last step.
 
         A step that was skipped, as its norm is not finite, is no part of the means.
         """
@@ -73,7 +74,7 @@ class Log:
                 self.totals[name] = self.totals.get(name, 0.0) + total
             for term in sorted({name.rpartition("_")[0] for name in sums}):
                 self.num_targets[term] = self.num_targets.get(term, 0) + num_targets[term]
-        if counters.step % self.every and progress < 1:
+        if counters.step % self.every and not is_last:
             return
         means = {
             name: total / max(1e-9, self.num_targets[name.rpartition("_")[0]])

@@ -229,8 +229,10 @@ class Trainer(Generic[M]):
             self._load(resume)
         self.threads = config.threads if world.device.type == "cpu" else None
         # A GPU that is waited for after each step is idle until the next one is asked for. LAMB and
-        # shards wait before they step, and a loss scale must be known before the next step.
-        can_lag = self.optimizer.decides_on_device and config.precision != "fp16"
+        # shards wait before they step; a loss scale, and how many steps BERT's Adam has taken, must
+        # be known before the next one.
+        can_lag = optim.name == "adamw" and config.precision != "fp16"
+        can_lag = can_lag and self.optimizer.decides_on_device
         self.lag = int(world.device.type == "cuda" and can_lag)  # steps that are not waited for
         self.launched: deque[Launched] = deque()
         self.num_skipped_in_a_row = 0
@@ -271,18 +273,22 @@ class Trainer(Generic[M]):
                 self.threads = self.choose_threads(step)
             self.launch(step)
             signal_number = self.settle(self.lag)
-            is_end = self.progress >= until
-            looks = self.is_due(self.config.evaluate_every) or self.progress >= 1
-            if looks or is_end or signal_number or self.is_due(self.config.save_every):
+            looks, saves = map(self.is_due, (self.config.evaluate_every, self.config.save_every))
+            if looks or saves or signal_number or self.progress >= until:
                 signal_number = max(signal_number, self.settle())
-                if looks:
+                if looks or self.progress >= 1:
                     self.look()
-                saved = self.save()
-                if signal_number:
-                    raise Stopped(signal_number, saved)
-            if is_end or self.is_out_of_patience:
-                return
-        self.settle()
+                self.save_and_stop(signal_number)
+                if self.progress >= until or self.is_out_of_patience:
+                    return
+        if signal_number := self.settle():
+            self.save_and_stop(signal_number)
+
+    def save_and_stop(self, signal_number: int) -> None:
+        """Saves, and ends the run if there was a signal."""
+        saved = self.save()
+        if signal_number:
+            raise Stopped(signal_number, saved)
 
     def is_due(self, every: int) -> bool:
         return every > 0 and self.counters.step % every == 0
@@ -319,7 +325,7 @@ class Trainer(Generic[M]):
             phase_step=self.counters.phase_step + 1,
             tokens=self.counters.tokens + step.num_tokens,
         )
-        told = self.world.start_sum(
+        numbers = self.world.start_sum(
             [signal_number, seconds],
             [norm if is_first else torch.zeros_like(norm), *sums.values()],
         )
@@ -329,7 +335,7 @@ class Trainer(Generic[M]):
                 counters=self.counters,
                 rate=learning_rate,
                 names=tuple(sums),
-                numbers=told,
+                numbers=numbers,
             )
         )
         self.score = None
@@ -352,6 +358,7 @@ class Trainer(Generic[M]):
                 norm=norm,
                 rate=done.rate,
                 progress=self.budget.progress(counters),
+                is_last=not self.launched and self.progress >= 1,
             )
             if self.num_skipped_in_a_row == MAX_SKIPPED_IN_A_ROW:
                 self._give_up(done)
