@@ -4,6 +4,7 @@
         --corpus CORPUS --work WORK --out embedded.json --parallel 16
     ... --size                                   # with files, wheel, time to open, memory
     ... --run RUN --store STORE                  # what eight bits cost, where PLAIN is gone
+    ... --learners ours                          # the others' tasks are in embedded.json already
     ... --limit 32 --rates 1e-4 --seeds 2        # a try
 
 MODEL has its weights in eight bits, PLAIN is the same before that. Tasks: the rate of the four that
@@ -370,7 +371,8 @@ def evaluate_tasks(
     place: Place,
     report: Callable[[dict[str, Any]], None],
 ) -> None:
-    trials, plain = list_trials(hashes, options.sets, options.rates), hashes.get("plain")
+    learners = {name: one for name, one in hashes.items() if name in options.learners}
+    trials, plain = list_trials(learners, options.sets, options.rates), hashes.get("plain")
 
     def tell() -> None:
         report({"tasks": summarise(trials, plain, place, options.seeds)})
@@ -399,6 +401,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True, help="folder for what jobs leave")
     parser.add_argument("--out", type=Path, required=True, help="JSON file")
     parser.add_argument("--sets", nargs="+", default=list(METRICS), choices=list(METRICS))
+    parser.add_argument("--learners", nargs="+", default=list(SETS), choices=list(SETS))
     parser.add_argument("--rates", nargs="+", type=float, default=list(RATES))
     parser.add_argument("--seeds", type=int, default=5, help="at the best rate")
     parser.add_argument("--percent", type=int, default=held_out.PERCENT, help="held out")

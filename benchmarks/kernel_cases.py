@@ -114,9 +114,8 @@ def norm_cases(size: int, place: Place) -> list[Case]:
         )
 
     shape, moved = f"{place.num_tokens:,} x {size:,}", 8.0 * place.num_tokens * size
-    own = norm.launch_of(size)
-    there = row_launches(size, own, is_backward=False)
-    back = row_launches(size, own, is_backward=True)
+    there = row_launches(size, norm.launch_of(size), is_backward=False)
+    back = row_launches(size, norm.backward_launch(size), is_backward=True)
     return [
         Case("norm backward", shape, back, backward, moved, "GB/s"),
         Case("norm forward", shape, there, forward, moved, "GB/s"),
@@ -204,12 +203,13 @@ def attention_cases(length: int, place: Place) -> list[Case]:
         return qkv, bounds, length, here.seed()
 
     def forward(here: Place) -> Run:
-        given = draw(here)
-        return lambda launch: attention.attend_kernel_forward(*given, DROPOUT, launch=launch)
+        *sequences, seed = draw(here)
+        asked = attention.ask_all(*sequences)
+        return lambda launch: attention.attend_kernel_forward(asked, seed, DROPOUT, launch=launch)
 
     def backward(here: Place, which: str) -> Run:
         given = draw(here)
-        found = attention.attend_kernel_forward(*given, DROPOUT)
+        found = attention.attend_kernel_forward(attention.ask_all(*given[:3]), given[3], DROPOUT)
         gradient = found[0].flip(0)
         return lambda launch: attention.attend_kernel_backward(
             gradient, *given, *found, DROPOUT, **{which: launch}

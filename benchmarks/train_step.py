@@ -1,8 +1,8 @@
 """A full training step: bertie beside `transformers`' BertForPreTraining, same weights and batches.
 
     python benchmarks/train_step.py --store STORE                    # CPU: tiny and mini, 2 threads
-    python benchmarks/train_step.py --device cuda --full --compile --tokens 65536 \
-        --precisions bf16 --sizes base:128 base:512 large:128
+    python benchmarks/train_step.py --device cuda --full --compile transformers --tokens 65536 \
+        --precisions bf16 fp8 --sizes base:128 base:512 large:128
     ... --who bertie --graphs           # without the peer; also with the encoder played
     ... --precisions bf16 fp8           # ours, also with eight bits in the forward pass
 
@@ -351,8 +351,9 @@ def choose_ways(options: argparse.Namespace) -> list[Way]:
     ways = [
         Way(who=who, precision=precision, is_compiled=is_compiled)
         for precision in options.precisions
-        for is_compiled in ((False, True) if options.compile else (False,))
+        for is_compiled in (False, True)
         for who in options.who
+        if not is_compiled or who in options.compile
         if who == "bertie" or precision != "fp8"
         if not (who == "transformers gathered" and (is_compiled or options.device == "cuda"))
     ]
@@ -368,7 +369,9 @@ def main() -> None:
         "--sizes", nargs="+", default=["tiny", "mini"], help="or with their lengths: base:512"
     )
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"])
-    parser.add_argument("--compile", action="store_true", help="both, also with torch.compile")
+    parser.add_argument(
+        "--compile", nargs="+", default=(), choices=WHO, help="these also with torch.compile"
+    )
     parser.add_argument("--who", nargs="+", default=WHO, choices=WHO)
     parser.add_argument(
         "--graphs", action="store_true", help="ours, also played from CUDA graphs of full batches"

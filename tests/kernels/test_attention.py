@@ -4,6 +4,9 @@ import pytest
 import torch
 
 from bertie.kernels.attention import (
+    Asked,
+    ask_all,
+    attend_apart_backward,
     attend_kernel_backward,
     attend_kernel_forward,
     attend_plain,
@@ -35,11 +38,11 @@ def compare(lengths, heads, size, dropout, dtype, device):
     qkv, bounds, gradient = make(lengths, heads, size, dtype)
     seed = torch.tensor([12345])
     inputs = qkv.double().requires_grad_()
-    wanted = attend_plain(inputs, bounds, seed, dropout)
+    longest = max(lengths)
+    wanted = attend_plain(ask_all(inputs, bounds, longest), seed, dropout)
     wanted.backward(gradient.double())
     moved = [part.to(device) for part in (qkv, bounds, seed, gradient)]
-    longest = max(lengths)
-    out, log_sums = attend_kernel_forward(moved[0], moved[1], longest, moved[2], dropout)
+    out, log_sums = attend_kernel_forward(ask_all(*moved[:2], longest), moved[2], dropout)
     d_qkv, sums = attend_kernel_backward(
         moved[3], moved[0], moved[1], longest, moved[2], out, log_sums, dropout
     )
@@ -62,6 +65,31 @@ def test_every_head_size_is_the_twins(size, device):
         compare(lengths, 1, size, 0.1, torch.float16, device)
 
 
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_queries_that_lie_apart_are_the_twins(dropout, dtype, device):
+    """None of a sequence, one, all, and more of them than it has rows; an empty sequence."""
+    counts, lengths = [3, 0, 1, 70, 0], [17, 5, 40, 9, 0]
+    generator = torch.Generator().manual_seed(1)
+    q, gradient = torch.randn(2, sum(counts), 2, 32, generator=generator).to(dtype)
+    kv = torch.randn(sum(lengths), 2, 2, 32, generator=generator).to(dtype)
+    asking, bounds = (torch.tensor([0, *numbers]).cumsum(0) for numbers in (counts, lengths))
+    seed = torch.tensor([12345])
+    exact = [part.double().requires_grad_() for part in (q, kv)]
+    wanted = attend_plain(Asked(*exact, asking, bounds, 40, is_apart=True), seed, dropout)
+    wanted.backward(gradient.double())
+    given = (part.to(device) for part in (q, kv, asking, bounds))
+    asked = Asked(*given, 40, is_apart=True)
+    moved_seed = seed.to(device)
+    out, log_sums = attend_kernel_forward(asked, moved_seed, dropout)
+    d_q, d_kv, sums = attend_apart_backward(
+        gradient.to(device), asked, moved_seed, out, log_sums, dropout
+    )
+    slopes = [part.grad for part in exact]
+    added = [slopes[0].sum(0), slopes[1].sum(0)[1]]
+    check_close([out, d_q, d_kv, sums[0], sums[2]], [wanted, *slopes, *added], dtype)
+    assert float(sums[1].abs().max()) == 0
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: takes minutes on a CPU")
 @pytest.mark.parametrize("size", [32, 64, 128])
 @pytest.mark.parametrize("lengths", LONG, ids=lambda lengths: str(lengths[:3]))
@@ -71,28 +99,26 @@ def test_long_and_many_are_the_twins(lengths, size, device):
 
 def test_the_twin_is_what_a_cpu_computes():
     qkv, bounds, _ = make([5, 17, 30], 2, 16, torch.float64)
-    plain = attend_plain(qkv, bounds, torch.tensor([0]), 0.0)
+    plain = attend_plain(ask_all(qkv, bounds, 30), torch.tensor([0]), 0.0)
     torch.testing.assert_close(plain, attend_runs(qkv, bounds, 30, 0.0))
 
 
 def test_neighbours_order_and_the_given_longest_change_nothing(device):
     qkv, bounds, _ = make([17, 40, 9], 2, 32, torch.float16)
     seed = torch.tensor([1], device=device)
-    whole, _ = attend_kernel_forward(qkv.to(device), bounds.to(device), 128, seed, 0.0)
+    asked = ask_all(qkv.to(device), bounds.to(device), 128)
+    whole, _ = attend_kernel_forward(asked, seed, 0.0)
     for start, end in zip(bounds.tolist(), bounds.tolist()[1:], strict=False):
-        alone, _ = attend_kernel_forward(
-            qkv[start:end].to(device),
-            torch.tensor([0, end - start], device=device),
-            end - start,
-            seed,
-            0.0,
-        )
+        own = torch.tensor([0, end - start], device=device)
+        asked = ask_all(qkv[start:end].to(device), own, end - start)
+        alone, _ = attend_kernel_forward(asked, seed, 0.0)
         assert error_of(whole[start:end], alone) < 1e-3
 
 
 def test_the_copy_in_eight_bits_is_of_the_mixes_as_they_are_stored(dtype, device):
     qkv, bounds, _ = make([17, 140, 0, 9], 2, 32, dtype)
-    given = qkv.to(device), bounds.to(device), 140, torch.tensor([1], device=device), 0.1
+    asked = ask_all(qkv.to(device), bounds.to(device), 140)
+    given = asked, torch.tensor([1], device=device), 0.1
     copy = torch.empty(166, 64, dtype=FLOAT8, device=device)
     out, _ = attend_kernel_forward(*given, copy=copy)
     assert torch.equal(copy.float(), quantise(out).flatten(1).float())
@@ -106,7 +132,7 @@ def test_dropout_keeps_the_mean(device):
     qkv[:, 2] = 1
     bounds = torch.tensor([0, length], device=device)
     seed = torch.tensor([3], device=device)
-    out, _ = attend_kernel_forward(qkv, bounds, length, seed, 0.1)
+    out, _ = attend_kernel_forward(ask_all(qkv, bounds, length), seed, 0.1)
     shares = out[:, :, 0].float()
     assert abs(float(shares.mean()) - 1) < 0.01
     assert 0.01 < float(shares.std()) < 0.06

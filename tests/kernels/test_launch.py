@@ -2,7 +2,7 @@
 
 import torch
 
-from bertie.kernels.attention import attend_kernel_backward, attend_kernel_forward
+from bertie.kernels.attention import ask_all, attend_kernel_backward, attend_kernel_forward
 from bertie.kernels.launch import BlockLaunch, RowLaunch, TileLaunch
 from bertie.kernels.norm import add_norm_backward, add_norm_forward
 from bertie.kernels.sums import sum_tokens
@@ -35,7 +35,8 @@ def test_of_attention(device):
     bounds, seed = torch.tensor([0, 150, 200], device=device), torch.tensor([9], device=device)
     answers = []
     for launch in (None, TILES):
-        out, log_sums = attend_kernel_forward(qkv, bounds, 150, seed, 0.1, launch=launch)
+        asked = ask_all(qkv, bounds, 150)
+        out, log_sums = attend_kernel_forward(asked, seed, 0.1, launch=launch)
         back = attend_kernel_backward(
             gradient, qkv, bounds, 150, seed, out, log_sums, 0.1, launch=launch, key_launch=launch
         )

@@ -40,7 +40,7 @@ def test_the_copy_in_eight_bits_is_of_the_rows_as_they_are_stored(dtype, device)
     copy = torch.empty(37, 96, dtype=FLOAT8, device=device)
     out, *_ = add_norm_forward(*settings, is_saved=True, copy=copy)
     assert torch.equal(copy.float(), quantise(out).float())
-    assert torch.equal(out, add_norm_forward(*settings, is_saved=True)[0])
+    check_close([out], [add_norm_forward(*settings, is_saved=True)[0]], dtype)
 
 
 def test_nothing_is_saved_where_there_is_no_backward_pass(device):

@@ -5,6 +5,9 @@ product is read next, their gradients summed where they are made, the two gradie
 stream added inside a product. The rows are bfloat16 (or float16), sums and statistics float32, and
 so are the gradients of the weights. `bertie.model.encoder.Layer` is the plain twin.
 
+Of the last layer, heads may read some rows only. Then only these ask: every token has a key and a
+value, but all that comes before and behind attention is made of the rows that are kept.
+
 With `is_float8`, three of the four products of the forward pass are of eight bits; their gradients
 are those of the rows and weights in half precision, as without. Each product's rows come in eight
 bits from the kernel that makes them, in the same pass.
@@ -18,7 +21,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from bertie.kernels.attention import attend_kernel_backward, attend_kernel_forward
+from bertie.kernels.attention import (
+    Asked,
+    ask_all,
+    attend_apart_backward,
+    attend_kernel_backward,
+    attend_kernel_forward,
+)
 from bertie.kernels.float8 import FLOAT8, cast_weight
 from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
 from bertie.kernels.norm import add_norm_backward, add_norm_forward
@@ -67,9 +76,10 @@ class Saved(NamedTuple):
     """What the backward pass needs again."""
 
     x: Tensor  # (T, D)
-    qkv: Tensor  # (T, 3, H, K)
-    log_sums: Tensor  # (H, T)
-    mixed: Tensor  # (T, H, K)
+    qkv: Tensor  # (T, 3, H, K); where rows are kept, keys and values alone: (T, 2, H, K)
+    queries: Tensor  # (R, H, K) where rows are kept; else none, they are in qkv: (0, H, K)
+    log_sums: Tensor  # (H, R)
+    mixed: Tensor  # (R, H, K)
     first_sum: Tensor  # (R, D)
     first_statistics: Tensor  # (2, R)
     middle: Tensor  # (R, D)
@@ -115,6 +125,25 @@ class Gradients(NamedTuple):
         )
 
 
+class Kept(NamedTuple):
+    """Rows of the last layer that are read, in the order of the sequences."""
+
+    rows: Tensor  # (R,) ascending
+    order: Tensor  # (R,) which of those that were asked for each is
+    asking: Tensor  # (N + 1,) where those of each sequence begin and end
+
+    def undo(self, rows: Tensor) -> Tensor:  # (R, D) -> (R, D)
+        """In the order in which they were asked for."""
+        return torch.empty_like(rows).index_copy_(0, self.order, rows)
+
+
+def sort_kept(kept: Tensor | None, bounds: Tensor) -> Kept | None:  # (R,), (N + 1,)
+    if kept is None:
+        return None
+    rows, order = kept.sort(stable=True)
+    return Kept(rows, order, torch.searchsorted(rows, bounds))
+
+
 class Factor(NamedTuple):
     """A matrix as it is kept for the backward pass, and as the forward pass multiplies with it."""
 
@@ -138,22 +167,28 @@ def forward(
     Copies of rows are in eight bits, or none if products are not to be.
     """
     w, s, dtype = weights, settings, x.dtype
+    own = sort_kept(kept, bounds)
     qkv_weight, out_weight, up_weight = (
         cast_factor(weight, dtype, is_float8=s.is_float8, is_saved=is_saved)
         for weight in (w.qkv, w.out, w.up)
     )
     down_weight = cast_factor(w.down, dtype, is_float8=False, is_saved=is_saved).half
-    qkv = linear(x if x_copy is None else x_copy, qkv_weight.used, w.qkv_bias, dtype)
-    qkv = qkv.view(len(x), 3, s.num_heads, -1)
-    mixed_copy = place_for_copy(x, s)
+    qkv, queries = project(
+        x if x_copy is None else x_copy, own, qkv_weight.used, w.qkv_bias, dtype, s.num_heads
+    )
+    residual = choose(x, own)
+    mixed_copy = place_for_copy(residual, s)
     mixed, log_sums = attend_kernel_forward(
-        qkv, bounds, s.longest, seeds.shares, s.attention_dropout, copy=mixed_copy
+        ask(qkv, queries, own, bounds, s.longest),
+        seeds.shares,
+        s.attention_dropout,
+        copy=mixed_copy,
     )
     read = mixed.flatten(1) if mixed_copy is None else mixed_copy
-    attended = linear(choose(read, kept), out_weight.used, None, dtype)
+    attended = linear(read, out_weight.used, None, dtype)
     middle_copy = place_for_copy(attended, s)
     middle, first_sum, first_statistics = add_norm_forward(
-        choose(x, kept),
+        residual,
         attended,
         w.out_bias,
         w.attention_norm,
@@ -186,6 +221,7 @@ def forward(
     saved = Saved(
         x=x,
         qkv=qkv,
+        queries=queries,
         log_sums=log_sums,
         mixed=mixed,
         first_sum=first_sum,
@@ -200,7 +236,31 @@ def forward(
         up_weight=up_weight.half,
         down_weight=down_weight,
     )
-    return out, out_copy, saved
+    return (out if own is None else own.undo(out)), out_copy, saved
+
+
+def project(
+    x: Tensor,
+    kept: Kept | None,
+    weight: Tensor,
+    bias: Tensor,
+    dtype: torch.dtype,
+    num_heads: int,
+) -> tuple[Tensor, Tensor]:  # (T, D), (3 D, D), (3 D,) -> (T, 2 or 3, H, K), (R or 0, H, K)
+    """Queries, keys and values of all rows; or the queries apart, of those that are kept."""
+    size = x.shape[1]
+    if kept is None:
+        qkv = linear(x, weight, bias, dtype).view(len(x), 3, num_heads, -1)
+        return qkv, qkv.new_empty(0, *qkv.shape[2:])
+    queries = linear(choose(x, kept), weight[:size], bias[:size], dtype)
+    kv = linear(x, weight[size:], bias[size:], dtype)
+    return kv.view(len(x), 2, num_heads, -1), queries.view(len(queries), num_heads, -1)
+
+
+def ask(qkv: Tensor, queries: Tensor, kept: Kept | None, bounds: Tensor, longest: int) -> Asked:
+    if kept is None:
+        return ask_all(qkv, bounds, longest)
+    return Asked(queries, qkv, kept.asking, bounds, longest, is_apart=True)
 
 
 def cast_factor(
@@ -235,14 +295,16 @@ def backward(
     settings: LayerSettings,
     saved: Saved,
 ) -> Gradients:  # (R, D)
-    w, s = weights, settings
+    w, s, own = weights, settings, sort_kept(kept, bounds)
+    if own is not None:
+        gradient = gradient[own.order]
     d_middle, d_down, second_sums = add_norm_backward(
         gradient, saved.second_sum, saved.second_statistics, w.ffn_norm, seeds.ffn, s.dropout
     )
     d_down_weight = product(d_down, saved.active)
     d_wide, d_up_weight, d_up_bias = narrow(d_down, w.up_bias, saved, is_tanh=s.is_tanh)
     d_middle.addmm_(d_wide, saved.up_weight)
-    d_x, d_attended, first_sums = add_norm_backward(
+    d_residual, d_attended, first_sums = add_norm_backward(
         d_middle,
         saved.first_sum,
         saved.first_statistics,
@@ -250,23 +312,12 @@ def backward(
         seeds.attention,
         s.dropout,
     )
-    d_out_weight = product(d_attended, choose(saved.mixed.flatten(1), kept))
-    d_mixed, d_x = (
-        put_back(rows, kept, len(saved.x)) for rows in (d_attended @ saved.out_weight, d_x)
+    d_out_weight = product(d_attended, saved.mixed.flatten(1))
+    d_mixed = (d_attended @ saved.out_weight).view_as(saved.mixed)
+    given = d_mixed, d_residual, bounds, seeds.shares, settings, saved
+    d_x, d_qkv_weight, d_qkv_bias = (
+        look_back_all(*given) if own is None else look_back_kept(*given, own)
     )
-    d_qkv, d_qkv_bias = attend_kernel_backward(
-        d_mixed.view_as(saved.mixed),
-        saved.qkv,
-        bounds,
-        s.longest,
-        seeds.shares,
-        saved.mixed,
-        saved.log_sums,
-        s.attention_dropout,
-    )
-    d_qkv = d_qkv.flatten(1)
-    d_qkv_weight = product(d_qkv, saved.x)
-    d_x.addmm_(d_qkv, saved.qkv_weight)
     return Gradients(
         x=d_x,
         qkv=d_qkv_weight,
@@ -280,19 +331,58 @@ def backward(
     )
 
 
-def choose(rows: Tensor, kept: Tensor | None) -> Tensor:  # (T, D), (R,) -> (R, D)
+def look_back_all(
+    gradient: Tensor,
+    d_residual: Tensor,
+    bounds: Tensor,
+    seed: Tensor,
+    settings: LayerSettings,
+    saved: Saved,
+) -> tuple[Tensor, Tensor, Tensor]:  # (T, H, K), (T, D) -> (T, D), (3 D, D), (3, H, K)
+    """From the gradient of the mixes to those of x and of what projects it; of all rows."""
+    d_qkv, d_bias = attend_kernel_backward(
+        gradient,
+        saved.qkv,
+        bounds,
+        settings.longest,
+        seed,
+        saved.mixed,
+        saved.log_sums,
+        settings.attention_dropout,
+    )
+    d_qkv = d_qkv.flatten(1)
+    return d_residual.addmm_(d_qkv, saved.qkv_weight), product(d_qkv, saved.x), d_bias
+
+
+def look_back_kept(
+    gradient: Tensor,
+    d_residual: Tensor,
+    bounds: Tensor,
+    seed: Tensor,
+    settings: LayerSettings,
+    saved: Saved,
+    kept: Kept,
+) -> tuple[Tensor, Tensor, Tensor]:  # (R, H, K), (R, D) -> (T, D), (3 D, D), (3, H, K)
+    """The same where only rows that are kept ask."""
+    asked = ask(saved.qkv, saved.queries, kept, bounds, settings.longest)
+    d_q, d_kv, d_bias = attend_apart_backward(
+        gradient, asked, seed, saved.mixed, saved.log_sums, settings.attention_dropout
+    )
+    d_q, d_kv = d_q.flatten(1), d_kv.flatten(1)
+    size = saved.x.shape[1]
+    d_residual.addmm_(d_q, saved.qkv_weight[:size])
+    d_x = torch.zeros_like(saved.x).index_add_(0, kept.rows, d_residual)
+    d_x.addmm_(d_kv, saved.qkv_weight[size:])
+    d_weight = torch.cat([product(d_q, choose(saved.x, kept)), product(d_kv, saved.x)])
+    return d_x, d_weight, d_bias
+
+
+def choose(rows: Tensor, kept: Kept | None) -> Tensor:  # (T, D) -> (R, D)
     if kept is None:
         return rows
     if rows.dtype == FLOAT8:  # of which torch does not everywhere know how to take rows
-        return rows.view(torch.uint8)[kept].view(FLOAT8)
-    return rows[kept]
-
-
-def put_back(rows: Tensor, kept: Tensor | None, count: int) -> Tensor:  # (R, D), (R,) -> (T, D)
-    """Where they were taken from, with zeros around; the same place twice is the sum."""
-    if kept is None:
-        return rows
-    return rows.new_zeros(count, rows.shape[1]).index_add_(0, kept, rows)
+        return rows.view(torch.uint8)[kept.rows].view(FLOAT8)
+    return rows[kept.rows]
 
 
 def widen(

@@ -131,9 +131,10 @@ def _(x, bounds, kept, seeds, weights, num_heads, *settings):
 
     return [
         out,
-        x.new_empty(num_tokens, 3, *heads),
-        x.new_empty(num_heads, num_tokens, dtype=torch.float32),
-        x.new_empty(num_tokens, *heads),
+        x.new_empty(num_tokens, 3 if kept is None else 2, *heads),
+        x.new_empty(0 if kept is None else num_rows, *heads),
+        x.new_empty(num_heads, num_rows, dtype=torch.float32),
+        x.new_empty(num_rows, *heads),
         torch.empty_like(out),
         x.new_empty(2, num_rows, dtype=torch.float32),
         torch.empty_like(out),
