@@ -2,6 +2,7 @@
 
     python benchmarks/model_card.py --run RUN --store STORE --scores embedded.json --out FOLDER
     ... --run FIRST SECOND        # SECOND went on from FIRST: what they cost is summed
+    ... --after CARD              # went on from the model of this card, whose runs are no more
 
 RUN has run.json and metrics.jsonl, STORE manifest.json; FOLDER/README.md is written. A figure that
 was not measured is a dash.
@@ -9,6 +10,7 @@ was not measured is a dash.
 
 import argparse
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -67,14 +69,48 @@ def read_run(folder: Path) -> Run:
     return Run(record=read(folder / "run.json"), lines=[json.loads(line) for line in lines])
 
 
-def describe_runs(folders: Sequence[Path], store: Path) -> dict[str, str]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Before:
+    """What an older card says of the runs that came first."""
+
+    runs: list[str]
+    curve: list[str]
+    counted: dict[str, float]  # step, tokens, seconds
+
+
+NO_CARD = Before(runs=[], curve=[], counted={"step": 0, "tokens": 0, "seconds": 0.0})
+
+
+def read_card(path: Path | None) -> Before:
+    """
+    >>> read_card(None).counted["step"]
+    0
+    """
+    if path is None:
+        return NO_CARD
+    part = path.read_text(encoding="utf-8").partition("## Recipe and cost")[2].partition("\n## ")[0]
+    total = re.search(r"In all ([\d,]+) steps, ([\d,]+) tokens .*?, ([\d.]+) minutes", part)
+    if total is None:
+        raise SystemExit(f"{path} does not say what its runs cost; is it a card of this script's?")
+    steps, tokens, minutes = (float(number.replace(",", "")) for number in total.groups())
+    lines = part.splitlines()
+    return Before(
+        runs=[line for line in lines if line.startswith("- ")],
+        curve=[line for line in lines if re.match(r"\| \d", line)],
+        counted={"step": int(steps), "tokens": int(tokens), "seconds": 60 * minutes},
+    )
+
+
+def describe_runs(folders: Sequence[Path], store: Path, before: Before) -> dict[str, str]:
     runs, manifest = [read_run(folder) for folder in folders], read(store / "manifest.json")
-    for folder, run in list(zip(folders, runs, strict=True))[1:]:
+    for folder, run in list(zip(folders, runs, strict=True))[0 if before.runs else 1 :]:
         if not run.record["settings"].get("start"):
             raise SystemExit(f"{folder} began with random weights: it is no part of the model")
     settings = runs[-1].record["settings"]["model"]
     config = ModelConfig(**settings)
-    total = {name: sum(run.last[name] for run in runs) for name in ("step", "tokens", "seconds")}
+    total = {
+        name: count + sum(run.last[name] for run in runs) for name, count in before.counted.items()
+    }
     return {
         **{name: f"{settings[name]:,}" for name in ("num_layers", "num_heads", "vocab_size")},
         "hidden_size": str(config.hidden_size),
@@ -85,13 +121,13 @@ def describe_runs(folders: Sequence[Path], store: Path) -> dict[str, str]:
         "num_tokens": f"{manifest['num_tokens']:,}",
         "num_documents": f"{manifest['num_documents']:,}",
         "num_held_out": f"{manifest['statistics']['documents_held_out']:,}",
-        "runs": "\n".join(describe_run(run) for run in runs),
+        "runs": "\n".join([*before.runs, *map(describe_run, runs)]),
         "steps": f"{total['step']:,}",
         "tokens": f"{total['tokens']:,}",
         "passes": f"{total['tokens'] / manifest['num_tokens']:.1f}",
         "minutes": f"{total['seconds'] / 60:.1f}",
         "tokens_per_s": f"{total['tokens'] / total['seconds']:,.0f}",
-        "curve": "\n".join(draw_curve(join_lines(runs))),
+        "curve": "\n".join([*before.curve, *draw_curve(join_lines(runs, before.counted))]),
     }
 
 
@@ -125,9 +161,8 @@ def list_changes(settings: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def join_lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Lines of all runs, counted on from one to the next."""
-    counted = {"step": 0, "tokens": 0, "seconds": 0.0}
+def join_lines(runs: Sequence[Run], counted: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Lines of all runs, counted on from what came before, and from one to the next."""
     joined = []
     for run in runs:
         joined += [
@@ -266,11 +301,12 @@ def main() -> None:
     parser.add_argument(
         "--run", type=Path, nargs="+", required=True, help="pre-training; those that went on, too"
     )
+    parser.add_argument("--after", type=Path, metavar="CARD", help="of the model it went on from")
     parser.add_argument("--store", type=Path, required=True, help="its manifest.json is enough")
     parser.add_argument("--scores", type=Path, required=True, help="what embedded.py wrote")
     parser.add_argument("--out", type=Path, required=True, help="the model's directory")
     options = parser.parse_args()
-    values = describe_runs(options.run, options.store)
+    values = describe_runs(options.run, options.store, read_card(options.after))
     values |= describe_scores(read(options.scores)["result"])
     card = Template(TEXT.read_text(encoding="utf-8")).substitute(values)
     (options.out / "README.md").write_text(card, encoding="utf-8")

@@ -7,9 +7,10 @@
 
 The run is that of `bertie pretrain`, with its loop, its log and processes that make batches of the
 store. Its speed is the median over its lines, the first third left out; that of batches which lie
-on the GPU already is of the same steps, see train_step.py. Both for batches as they come, of other
-sizes every time, and filled up to one shape. The losses are those of training, means
-of ten steps: twice with the kernels (two seeds, to see what chance does) and once without.
+on the GPU already is of as many steps, see train_step.py: a card that is hot is slower. Both for
+batches as they come, of other sizes every time, and filled up to one shape. The losses are those
+of training, means of ten steps: twice with the kernels (two seeds, to see what chance does) and
+once without.
 """
 
 import argparse
@@ -78,8 +79,8 @@ def speed_of(lines: list[dict[str, Any]]) -> float:
     return median(line["tokens_per_s"] for line in lines[len(lines) // 3 :])
 
 
-def measure_ready(recipe: PretrainRecipe, rounds: int) -> float:
-    """Tokens a second of the first steps, which lie on the GPU."""
+def measure_ready(recipe: PretrainRecipe, num_steps: int) -> float:
+    """Tokens a second of the first steps, which lie on the GPU, again and again."""
     assert recipe.store is not None and recipe.model is not None
     store = open_store(recipe.store)
     with Loader(store, recipe.data) as loader:
@@ -88,8 +89,9 @@ def measure_ready(recipe: PretrainRecipe, rounds: int) -> float:
     model = Bert(config, recipe.heads, generator=torch.Generator().manual_seed(0)).to(GPU).train()
     train_step = make_ours(model, Way(who="bertie", precision="bf16"), steps, GPU)
     num_tokens = sum(step.num_tokens for step in steps)
-    taken = [time_turn(train_step, range(len(steps)), GPU) for _ in range(rounds + 1)]
-    return num_tokens / median(taken[1:])
+    num_turns = max(3, num_steps // len(steps))
+    taken = [time_turn(train_step, range(len(steps)), GPU) for _ in range(num_turns)]
+    return num_tokens / median(taken[num_turns // 3 :])
 
 
 def compare(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> dict[str, float]:
@@ -111,14 +113,14 @@ def fill_up(recipe: PretrainRecipe) -> PretrainRecipe:
     return replace(recipe, data=with_micro_tokens(data, loader.micro_tokens, mean_length, 1))
 
 
-def measure_speed(recipe: PretrainRecipe, folder: Path, rounds: int) -> dict[str, Any]:
+def measure_speed(recipe: PretrainRecipe, folder: Path, num_steps: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, way in {"as they come": recipe, "filled up": fill_up(recipe)}.items():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
         fed = speed_of(run(way, folder / name, seed=0, kernels=True))
         memory = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
-        ready = measure_ready(way, rounds)
+        ready = measure_ready(way, num_steps)
         found[name] = {
             "tokens_per_s": {"fed by the loader": round(fed), "already there": round(ready)},
             "fed_share_of_ready": round(fed / ready, 4),
@@ -158,13 +160,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--peak", type=float, default=3e-4, help="rate of learning")
     parser.add_argument("--workers", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--fp8", action="store_true", help="curves: one more, with eight bits")
     options = parser.parse_args()
     recipe = make_recipe(options)
     with TemporaryDirectory() as folder:
         measured = (
-            measure_speed(recipe, Path(folder), options.rounds)
+            measure_speed(recipe, Path(folder), options.steps)
             if options.part == "speed"
             else measure_curves(recipe, Path(folder), fp8=options.fp8)
         )

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from bertie.cli import app, main
+from bertie.cli import app, main, pretrain
+from bertie.errors import UserError
 from tests.infer.models import make_directory
 
 # Changing this list is changing what users type: say so in the CHANGELOG.
@@ -261,6 +262,17 @@ def test_a_checkpoint_is_imported_and_shown(tmp_path: Path) -> None:
     assert (result.returncode, result.stderr) == (0, "")
     for words in ("dull, bright", "sequence, classes", "5,178", "2 x 128 tokens", "L·(4H² + 4H)"):
         assert words in result.stdout
+
+
+def test_pretraining_lets_blocks_of_gpu_memory_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "PYTORCH_CUDA_ALLOC_CONF"
+    for given, found in ((None, "expandable_segments:True"), ("backend:native", "backend:native")):
+        monkeypatch.delenv(name, raising=False)
+        if given is not None:
+            monkeypatch.setenv(name, given)
+        with pytest.raises(UserError, match="no recipe"):
+            pretrain("nowhere")
+        assert os.environ[name] == found
 
 
 @pytest.mark.parametrize("given", [None, "7"])

@@ -48,7 +48,11 @@ RESULT = {
 
 
 def write(
-    model_card: ModuleType, folder: Path, result: dict[str, Any], runs: tuple[str, ...] = ("run",)
+    model_card: ModuleType,
+    folder: Path,
+    result: dict[str, Any],
+    runs: tuple[str, ...] = ("run",),
+    after: Path | None = None,
 ) -> str:
     store: Store = write_text_store(folder / "store")
     path = folder / "store" / "manifest.json"  # written by hand, without what `prepare` counts
@@ -63,6 +67,7 @@ def write(
     with pytest.MonkeyPatch.context() as patch:
         given = [word for k, v in words.items() for word in (f"--{k}", str(folder / v))]
         given += ["--run", *(str(folder / name) for name in runs)]
+        given += [] if after is None else ["--after", str(after)]
         patch.setattr("sys.argv", ["model_card.py", *given])
         model_card.main()
     return (folder / "README.md").read_text(encoding="utf-8")
@@ -114,9 +119,27 @@ def test_runs_that_went_on_are_summed(model_card: ModuleType, tmp_path: Path) ->
     tokens = sum(one.last["tokens"] for one in runs)
     assert f"In all 7 steps, {tokens:,} tokens" in card
     assert sum(line.startswith("- on from the run before") for line in card.splitlines()) == 1
-    lines = model_card.join_lines(runs)
+    lines = model_card.join_lines(runs, model_card.NO_CARD.counted)
     steps = [line["step"] for line in lines if "progress" in line]
     assert steps == [1, 2, 3, 4, 5, 6, 7]
     assert lines[-1]["tokens"] == tokens
     with pytest.raises(SystemExit, match="began with random weights"):
         write(model_card, tmp_path / "wrong", {}, ("more", "run"))
+
+
+def test_a_card_stands_for_runs_that_are_no_more(model_card: ModuleType, tmp_path: Path) -> None:
+    """What it says of them is in the next card, word for word; what they cost is summed."""
+    both = write(model_card, tmp_path / "both", {}, ("run", "more"))
+    first = write(model_card, tmp_path / "one", {}, ("run",))
+    old = tmp_path / "old.md"
+    old.write_text(first, encoding="utf-8")
+    card = write(model_card, tmp_path / "one", {}, ("more",), after=old)
+    summed = ("steps", "tokens", "passes over the text")
+    for line in first.splitlines():
+        assert line in card or any(word in line for word in summed)
+    assert [line for line in card.splitlines() if line.startswith("In all 7 steps")]
+    count = len([line for line in both.splitlines() if line.startswith("- ")])
+    assert len([line for line in card.splitlines() if line.startswith("- ")]) == count
+    old.write_text("# no card", encoding="utf-8")
+    with pytest.raises(SystemExit, match="does not say what its runs cost"):
+        model_card.read_card(old)

@@ -11,7 +11,6 @@ from bertie.kernels.attention import (
     attend_kernel_forward,
     attend_plain,
 )
-from bertie.kernels.float8 import FLOAT8, quantise
 from bertie.model.attention import attend_runs
 from tests.kernels.closeness import check_close, error_of
 
@@ -85,8 +84,9 @@ def test_queries_that_lie_apart_are_the_twins(dropout, dtype, device):
         gradient.to(device), asked, moved_seed, out, log_sums, dropout
     )
     slopes = [part.grad for part in exact]
-    added = [slopes[0].sum(0), slopes[1].sum(0)[1]]
-    check_close([out, d_q, d_kv, sums[0], sums[2]], [wanted, *slopes, *added], dtype)
+    check_close([out, d_q, d_kv], [wanted, *slopes], dtype)
+    # Sums are of what was found: few rows, some of which cancel each other.
+    check_close([sums[0], sums[2]], [d_q.double().sum(0), d_kv.double().sum(0)[1]], dtype)
     assert float(sums[1].abs().max()) == 0
 
 
@@ -113,16 +113,6 @@ def test_neighbours_order_and_the_given_longest_change_nothing(device):
         asked = ask_all(qkv[start:end].to(device), own, end - start)
         alone, _ = attend_kernel_forward(asked, seed, 0.0)
         assert error_of(whole[start:end], alone) < 1e-3
-
-
-def test_the_copy_in_eight_bits_is_of_the_mixes_as_they_are_stored(dtype, device):
-    qkv, bounds, _ = make([17, 140, 0, 9], 2, 32, dtype)
-    asked = ask_all(qkv.to(device), bounds.to(device), 140)
-    given = asked, torch.tensor([1], device=device), 0.1
-    copy = torch.empty(166, 64, dtype=FLOAT8, device=device)
-    out, _ = attend_kernel_forward(*given, copy=copy)
-    assert torch.equal(copy.float(), quantise(out).flatten(1).float())
-    assert torch.equal(out, attend_kernel_forward(*given)[0])
 
 
 def test_dropout_keeps_the_mean(device):

@@ -381,6 +381,9 @@ def pretrain(
 
     `torchrun --nproc-per-node 8 -m bertie pretrain base --store my_store --out big_run`
     """
+    # Batches without padding have other sizes at every step: blocks of fixed sizes left over from
+    # the last ones made a run reserve 127 GiB where 40 would do (docs/log.md). Read by torch alone.
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     from bertie.config import read_recipe
     from bertie.pretrain import PretrainRecipe, check_new
     from bertie.pretrain import pretrain as run

@@ -23,7 +23,6 @@ from bertie.kernels.chance import (
     mix,
     mix_plain,
 )
-from bertie.kernels.float8 import copy_rows
 from bertie.kernels.launch import TileLaunch
 from bertie.kernels.sums import add_rows, sum_tokens
 
@@ -92,7 +91,7 @@ def find_sequence(bounds, HEADS: tl.constexpr):
 def find_queries(asking, start, length, HEADS: tl.constexpr, IS_APART: tl.constexpr):
     """Where the queries of a program's sequence start, and how many there are."""
     if IS_APART:
-        start, length, head = find_sequence(asking, HEADS)
+        start, length, _head = find_sequence(asking, HEADS)
     return start, length
 
 
@@ -112,7 +111,6 @@ def attend_block(
     seed,
     out,
     log_sums,
-    copy,
     num_rows,
     scale,
     Q_ROW: tl.constexpr,
@@ -123,7 +121,6 @@ def attend_block(
     KEYS: tl.constexpr,
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
-    IS_COPIED: tl.constexpr,
     IS_APART: tl.constexpr,
 ):
     """What QUERIES queries of a sequence find."""
@@ -163,10 +160,7 @@ def attend_block(
         highest = new_highest
     mixed *= SCALE / total
     places = q_start * WIDTH + head * SIZE + queries * WIDTH + parts
-    rounded = mixed.to(out.dtype.element_ty)
-    tl.store(out + places, rounded, mask=is_query)
-    if IS_COPIED:
-        tl.store(copy + places, copy_rows(rounded), mask=is_query)
+    tl.store(out + places, mixed.to(out.dtype.element_ty), mask=is_query)
     sums = log_sums + head.to(tl.int64) * num_rows + q_start + queries
     tl.store(sums, highest + tl.log2(total), mask=is_query)
 
@@ -180,7 +174,6 @@ def attend_forward(
     seed,
     out,
     log_sums,
-    copy,
     num_rows,
     scale,
     Q_ROW: tl.constexpr,
@@ -191,7 +184,6 @@ def attend_forward(
     KEYS: tl.constexpr,
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
-    IS_COPIED: tl.constexpr,
     IS_APART: tl.constexpr,
 ):
     """`scale` is that of the scores, in units of log2; `log_sums` (H, R) too.
@@ -203,17 +195,15 @@ def attend_forward(
     if IS_APART:
         for first_query in range(0, num_queries, QUERIES):
             attend_block(
-                first_query, q, kv, asking, bounds, seed, out, log_sums, copy, num_rows, scale,
-                Q_ROW, KV_ROW, HEADS, SIZE, QUERIES, KEYS, NUM_DROPPED, SCALE, IS_COPIED,
-                IS_APART,
+                first_query, q, kv, asking, bounds, seed, out, log_sums, num_rows, scale,
+                Q_ROW, KV_ROW, HEADS, SIZE, QUERIES, KEYS, NUM_DROPPED, SCALE, IS_APART,
             )  # fmt: skip
     else:
         first_query = tl.program_id(1) * QUERIES
         if first_query < num_queries:
             attend_block(
-                first_query, q, kv, asking, bounds, seed, out, log_sums, copy, num_rows, scale,
-                Q_ROW, KV_ROW, HEADS, SIZE, QUERIES, KEYS, NUM_DROPPED, SCALE, IS_COPIED,
-                IS_APART,
+                first_query, q, kv, asking, bounds, seed, out, log_sums, num_rows, scale,
+                Q_ROW, KV_ROW, HEADS, SIZE, QUERIES, KEYS, NUM_DROPPED, SCALE, IS_APART,
             )  # fmt: skip
 
 
@@ -357,7 +347,7 @@ def walk_back_block(
         rows = base + keys * KV_ROW
         k = tl.load(rows, mask=keys < length, other=0.0)
         v = tl.load(rows + WIDTH, mask=keys < length, other=0.0)
-        shares, d_scores = make_shares(
+        _shares, d_scores = make_shares(
             asked, k, v, g, log_sum, level, own_seed, first_query, local_queries, first_key,
             local_keys, scale, NUM_DROPPED, SCALE,
         )  # fmt: skip
@@ -510,13 +500,9 @@ def attend_kernel_forward(
     seed: Tensor,
     dropout: float,
     *,
-    copy: Tensor | None = None,
     launch: TileLaunch | None = None,
 ) -> tuple[Tensor, Tensor]:  # -> (R, H, K), (H, R)
-    """Each query's mix of the values of its own sequence; and the logarithms of its sums.
-
-    Where a place for a `copy` of the mixes in eight bits is given, it is written too.
-    """
+    """Each query's mix of the values of its own sequence; and the logarithms of its sums."""
     q = asked.q
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     log_sums = torch.empty(q.shape[1], len(q), dtype=torch.float32, device=q.device)
@@ -530,10 +516,8 @@ def attend_kernel_forward(
         seed,
         out,
         log_sums,
-        out if copy is None else copy,
         len(q),
         asked.scale,
-        IS_COPIED=copy is not None,
         IS_APART=asked.is_apart,
         **asked.shape(),
         **chance_of(dropout),

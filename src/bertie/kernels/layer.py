@@ -9,7 +9,7 @@ Of the last layer, heads may read some rows only. Then only these ask: every tok
 value, but all that comes before and behind attention is made of the rows that are kept.
 
 With `is_float8`, three of the four products of the forward pass are of eight bits; their gradients
-are those of the rows and weights in half precision, as without. Each product's rows come in eight
+are those of the rows and weights in half precision, as without. Rows behind a norm come in eight
 bits from the kernel that makes them, in the same pass.
 """
 
@@ -28,7 +28,7 @@ from bertie.kernels.attention import (
     attend_kernel_backward,
     attend_kernel_forward,
 )
-from bertie.kernels.float8 import FLOAT8, cast_weight
+from bertie.kernels.float8 import FLOAT8, cast_weight, quantise
 from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
 from bertie.kernels.norm import add_norm_backward, add_norm_forward
 from bertie.kernels.products import can_fuse_gelu, gelu_linear, linear8, times_gelu_slope
@@ -177,14 +177,11 @@ def forward(
         x if x_copy is None else x_copy, own, qkv_weight.used, w.qkv_bias, dtype, s.num_heads
     )
     residual = choose(x, own)
-    mixed_copy = place_for_copy(residual, s)
-    mixed, log_sums = attend_kernel_forward(
-        ask(qkv, queries, own, bounds, s.longest),
-        seeds.shares,
-        s.attention_dropout,
-        copy=mixed_copy,
-    )
-    read = mixed.flatten(1) if mixed_copy is None else mixed_copy
+    asked = ask(qkv, queries, own, bounds, s.longest)
+    mixed, log_sums = attend_kernel_forward(asked, seeds.shares, s.attention_dropout)
+    # In a pass of its own: attention's threads hold pairs of columns, and stores of two bytes cost
+    # three times that pass (docs/log.md).
+    read = quantise(mixed.flatten(1)) if s.is_float8 else mixed.flatten(1)
     attended = linear(read, out_weight.used, None, dtype)
     middle_copy = place_for_copy(attended, s)
     middle, first_sum, first_statistics = add_norm_forward(

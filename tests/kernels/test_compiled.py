@@ -1,0 +1,75 @@
+"""What only the compiler finds: Triton's interpreter takes code that no GPU's compiler does.
+
+Kernels of attention are compiled for an H100, which needs none; in a process of its own, as the
+interpreter was asked for in this one.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from bertie.kernels import attention
+from bertie.kernels.chance import chance_of
+
+HEADS, SIZE = 2, 64
+NUMBERS = {"num_tokens": "i32", "num_rows": "i32", "scale": "fp32"}
+INDICES = ("bounds", "asking", "seed")
+SUMS = ("log_sums", "levels")
+
+
+def type_of(name):
+    if name in NUMBERS:
+        return NUMBERS[name]
+    return "*i64" if name in INDICES else "*fp32" if name in SUMS else "*bf16"
+
+
+def compile_one(kernel, launch, is_apart):
+    width = HEADS * SIZE
+    rows = (width, 2 * width) if is_apart else (3 * width, 3 * width)
+    known = {"HEADS": HEADS, "SIZE": SIZE, "Q_ROW": rows[0], "KV_ROW": rows[1]}
+    known |= {"IS_APART": is_apart, "QUERIES": launch.queries, "KEYS": launch.keys}
+    known |= chance_of(0.1)
+    names = kernel.arg_names
+    types = {name: "constexpr" if name in known else type_of(name) for name in names}
+    constants = {(names.index(name),): known[name] for name in names if name in known}
+    options = {
+        "num_warps": launch.num_warps,
+        "num_stages": launch.num_stages,
+        "maxnreg": launch.max_registers,
+    }
+    source = ASTSource(kernel, types, constexprs=constants)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    print(kernel.__name__, is_apart, len(made.asm["cubin"]) > 1000)
+
+
+a = attention
+compile_one(a.attend_backward, a.backward_launch(128, SIZE), False)
+for is_apart in (False, True):
+    own = a.asking_launch(128)
+    for kernel, launch in (
+        (a.attend_forward, a.forward_launch(128)),
+        (a.attend_backward_queries, a.QUERIES_LAUNCH),
+        (a.attend_backward_keys, a.keys_launch(SIZE)),
+    ):
+        compile_one(kernel, own if is_apart else launch, is_apart)
+"""
+
+
+def test_kernels_of_attention_compile_for_a_gpu(tmp_path):
+    pytest.importorskip("triton.backends.nvidia", reason="needs Triton's compiler for NVIDIA")
+    kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    found = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=kept | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr[-2000:]
+    assert found.stdout.count("True\n") == 7
