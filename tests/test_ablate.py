@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from bertie.ablate import (
-    Plan,
+    Asked,
+    Work,
     describe_cost,
     find_starts,
     is_pretrained,
@@ -20,14 +21,14 @@ from bertie.ablate import (
     plan_study,
     run_in_processes,
     run_pretraining,
-    run_study,
+    run_studies,
     silence,
 )
 from bertie.cli import main
 from bertie.data.store import Store
 from bertie.errors import UserError
 from bertie.report.study import read_best
-from bertie.study import Pretraining, Scale, Study, read_study
+from bertie.study import Pretraining, Scale, read_study
 from bertie.train.log import Show
 from bertie.train.loop import Stopped
 from tests.train.runs import TINY, write_text_store
@@ -119,12 +120,15 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def prepare(
-    file: Path, store: Store, data: Path, out: Path, *sets: str, **more: Any
-) -> tuple[Study, Scale, Plan]:
+def prepare(file: Path, store: Store, data: Path, out: Path, *sets: str, **more: Any) -> Asked:
     study = read_study(file, [*SETS, *sets])
     scale = Scale(corpus=store.folder, data=data, out=out, device="cpu", **more)
-    return study, scale, plan_study(study, scale)
+    return Asked(study, scale, plan_study(study, scale), out / file.stem)
+
+
+def run_study(asked: Asked, **more: Any) -> Path:
+    (report,) = run_studies([asked], **more)
+    return report
 
 
 def found_in(report: Path) -> dict[str, Any]:
@@ -143,14 +147,14 @@ def files_below(folder: Path) -> dict[Path, int]:
 def whole(file: Path, store: Store, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of a study of two seeds that was never stopped."""
     out = tmp_path_factory.mktemp("whole")
-    return run_study(*prepare(file, store, data, out, seeds=2), out / "toy", command=["bertie"])
+    return run_study(prepare(file, store, data, out, seeds=2), command=["bertie"])
 
 
 def test_the_report_says_what_the_runs_have_logged(
     whole: Path, file: Path, store: Store, data: Path
 ) -> None:
     out = whole.parents[1]
-    study, _, plan = prepare(file, store, data, out, seeds=2)
+    study, _, plan, _ = prepare(file, store, data, out, seeds=2)
     values = found_in(whole)
     assert len(values["scores"]) == 3 * 2 * 4
     assert len(values["losses"]) == 3 * 2
@@ -181,11 +185,11 @@ def test_nothing_is_done_twice(whole: Path, file: Path, store: Store, data: Path
     out = whole.parents[1]
     before, report = files_below(out / "runs"), whole.read_bytes()
     prepared = prepare(file, store, data, out, seeds=2)
-    assert list(describe_cost(prepared[2])) == [
+    assert list(describe_cost(prepared.plan)) == [
         "pre-training: 0 runs to do, 4 done",
         "fine-tuning: 0 runs to do, 22 done",  # of 24: frozen, the LSTM on top is not there
     ]
-    assert run_study(*prepared, out / "toy", command=["bertie"]) == whole
+    assert run_study(prepared, command=["bertie"]) == whole
     assert files_below(out / "runs") == before
     assert whole.read_bytes() == report
 
@@ -210,10 +214,10 @@ def test_a_study_that_was_killed_anywhere_gives_the_same_table(
     prepared = prepare(file, store, data, tmp_path, seeds=2)
     for place in (13, 40, 90, 60, 33):
         with pytest.raises(Died):
-            run_study(*prepared, tmp_path / "toy", command=["bertie"], show=dies_at(place))
+            run_study(prepared, command=["bertie"], show=dies_at(place))
         assert not (tmp_path / "toy").exists()
-    assert any(is_tuned(run) for run in prepared[2].tunings)  # some of both kinds were done
-    report = run_study(*prepared, tmp_path / "toy", command=["bertie"])
+    assert any(is_tuned(run) for run in prepared.plan.tunings)  # some of both kinds were done
+    report = run_study(prepared, command=["bertie"])
     assert found_in(report) == found_in(whole)
     assert any("goes on from" in note for note in notes)
 
@@ -222,10 +226,31 @@ def test_several_at_once_give_the_same_table(
     whole: Path, file: Path, store: Store, data: Path, tmp_path: Path
 ) -> None:
     prepared = prepare(file, store, data, tmp_path, seeds=1, tasks=("good",))
-    report = run_study(*prepared, tmp_path / "toy", at_once=2)
+    report = run_study(prepared, at_once=2)
     alone = found_in(whole)["scores"]
     for score in found_in(report)["scores"]:
         assert score in alone
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_studies_share_runs_and_each_has_its_report(
+    at_once: int, file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(STUDY.replace("A toy", "Another"), encoding="utf-8")
+    asked = [
+        prepare(one, store, data, tmp_path, tasks=tasks, seeds=2)
+        for one, tasks in ((file, ("good",)), (other, ("good", "names")))
+    ]
+    first, second = run_studies(asked, at_once=at_once)
+    assert (first.parent.name, second.parent.name) == ("toy", "other")
+    runs = sorted(path.name.partition("-")[0] for path in (tmp_path / "runs").iterdir())
+    assert runs == ["finetune"] * 3 * 2 * 2 + ["pretrain"] * 2 * 2
+    shared = found_in(first)["scores"]
+    assert [one for one in found_in(second)["scores"] if one["task"] == "good"] == shared
+    told: list[str] = []
+    assert run_studies(asked, show=lambda line: told.append(str(line))) == [first, second]
+    assert told == []
 
 
 def test_points_on_the_way_are_fine_tuned_from_their_checkpoints(
@@ -233,9 +258,9 @@ def test_points_on_the_way_are_fine_tuned_from_their_checkpoints(
 ) -> None:
     more = ("points=[0.3, 0.7, 1.0]", "pretrain.train.keep=100", "pretrain.train.save_every=2")
     prepared = prepare(file, store, data, tmp_path, *more, tasks=("good",))
-    report = run_study(*prepared, tmp_path / "toy")
+    report = run_study(prepared)
     assert {one["point"] for one in found_in(report)["scores"]} == {0.3, 0.7, 1.0}
-    source = prepared[2].pretrainings[0]
+    source = prepared.plan.pretrainings[0]
     starts = find_starts(source)
     models = [starts[point].model for point in source.points]
     assert models[0].parent.name < models[1].parent.name
@@ -280,7 +305,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_run(
     prepared = prepare(file, store, data, tmp_path, tasks=("good",))
     monkeypatch.setattr("bertie.ablate.run_pretraining", fails_for_left)
     with pytest.raises(UserError, match=r"1 runs failed; .*report.html") as told:
-        run_study(*prepared, tmp_path / "toy", at_once=at_once)
+        run_study(prepared, at_once=at_once)
     reason = "left, seed 0: OutOfMemoryError: CUDA out of memory."
     assert reason in str(told.value)
     values = found_in(tmp_path / "toy" / "report.html")
@@ -294,7 +319,8 @@ def test_a_signal_ends_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("bertie.ablate.name_of", str)
     with pytest.raises(Stopped, match="saved in here"):
-        run_in_processes(stops, list(range(20)), 2, silence)  # type: ignore[type-var]
+        works = [Work(stops, number) for number in range(20)]  # type: ignore[arg-type]
+        run_in_processes(works, {}, 2, silence)
     assert len(list(tmp_path.iterdir())) < 20  # those that had not begun never did
 
 
@@ -303,7 +329,7 @@ def test_minutes_at_the_same_time_are_no_equal_budgets(
 ) -> None:
     prepared = prepare(file, store, data, tmp_path / "out", budget="0.01 minutes")
     with pytest.raises(UserError, match="minutes of runs at the same time are no equal budgets"):
-        run_study(*prepared, tmp_path / "out" / "toy", at_once=2)
+        run_study(prepared, at_once=2)
     assert not (tmp_path / "out").exists()
 
 
@@ -346,6 +372,12 @@ def test_the_command_line_says_the_cost_and_the_report(
     assert re.search(r"4,000 tokens, about [0-9.e+]+ operations", said)
     assert "fine-tuning: 3 runs to do, 0 done" in said
     assert said.rstrip().endswith(str(tmp_path / "toy" / "report.html").replace("\n", ""))
+    page = (tmp_path / "toy" / "report.html").read_bytes()
+    monkeypatch.setattr("sys.argv", ["bertie", *map(str, words), "--only-report"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "fine-tuning: 0 runs to do, 3 done" in capsys.readouterr().out
+    assert (tmp_path / "toy" / "report.html").read_bytes() != page  # its command is another
     assert "--budget '2k tokens'" in (tmp_path / "toy" / "report.html").read_text().replace(
         "&#x27;", "'"
     )

@@ -1,13 +1,13 @@
-"""Runs what a study asks for and what is not done yet, and reports what the runs have logged."""
+"""Runs what studies ask for and what is not done yet, and reports what the runs have logged."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.state import STATE, Counters, list_checkpoints
@@ -33,7 +33,7 @@ FAILURES = (UserError, RuntimeError, MemoryError, OSError)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """All runs of a study, each once."""
+    """All runs of a study, or of several."""
 
     pretrainings: tuple[Pretraining, ...]  # of every row and seed; some may have one folder
     tunings: tuple[Tuning, ...]
@@ -46,6 +46,27 @@ class Plan:
     @property
     def to_tune(self) -> list[Tuning]:
         return [run for run in once(self.tunings) if not is_tuned(run)]
+
+
+class Asked(NamedTuple):
+    """A study to be run: how large, which runs, and where its report goes."""
+
+    study: Study
+    scale: Scale
+    plan: Plan
+    folder: Path
+
+
+def join(plans: Sequence[Plan]) -> Plan:
+    """All runs of some studies, the first seed of each row first: what was stopped is a table."""
+
+    def by_seed(runs: Iterator[R]) -> tuple[R, ...]:
+        return tuple(sorted(runs, key=lambda run: run.seed))
+
+    return Plan(
+        pretrainings=by_seed(run for plan in plans for run in plan.pretrainings),
+        tunings=by_seed(run for plan in plans for run in plan.tunings),
+    )
 
 
 def once(runs: Sequence[R]) -> list[R]:
@@ -107,32 +128,33 @@ def count_operations(run: Pretraining) -> float:
 # --- running ---
 
 
-def run_study(
-    study: Study,
-    scale: Scale,
-    plan: Plan,
-    folder: Path,
+def run_studies(
+    asked: Sequence[Asked],
     *,
     at_once: int = 1,
     command: Sequence[str] = (),
     show: Show = lambda line: None,
-) -> Path:
-    """All runs that are not done, some `at_once`; then the report, from their metrics.
+) -> list[Path]:
+    """All runs that are not done, some `at_once`; then the reports, from their metrics.
 
     A run that fails is told at the end, and the others are run all the same.
     """
+    plan = join([one.plan for one in asked])
     check_at_once(plan, at_once)
-    failed = run_all(partial(run_pretraining, command=command), plan.to_pretrain, at_once, show)
-    ready = [run for run in plan.to_tune if is_pretrained(run.source)]
-    failed |= run_all(partial(run_tuning, command=command), ready, at_once, show)
-    report = write_study(gather(study, scale, plan, command, failed), folder)
+    failed = run_plan(plan, at_once, command, show)
+    reports = [write_report(one, command, failed) for one in asked]
     if failed:
         told = "\n".join(f"  {name}: {reason}" for name, reason in failed.items())
+        names = ", ".join(map(str, reports))
         raise UserError(
-            f"{len(failed)} runs failed; {report} has the others, and the same command tries these "
+            f"{len(failed)} runs failed; {names} has the others, and the same command tries these "
             f"again:\n{told}"
         )
-    return report
+    return reports
+
+
+def write_report(asked: Asked, command: Sequence[str], failed: Mapping[str, str]) -> Path:
+    return write_study(gather(asked, command, failed), asked.folder)
 
 
 def check_at_once(plan: Plan, at_once: int) -> None:
@@ -145,17 +167,40 @@ def check_at_once(plan: Plan, at_once: int) -> None:
         )
 
 
-def run_all(
-    do: Callable[[R, Show], None], runs: Sequence[R], at_once: int, show: Show
-) -> dict[str, str]:
-    """What failed, by name, and why."""
+class Work(NamedTuple):
+    """A run, and what does it."""
+
+    do: Callable[[Any, Show], None]
+    run: Pretraining | Tuning
+
+
+def run_plan(plan: Plan, at_once: int, command: Sequence[str], show: Show) -> dict[str, str]:
+    """What failed, by name, and why. A model is fine-tuned as soon as it is there."""
+    first = [Work(partial(run_pretraining, command=command), run) for run in plan.to_pretrain]
+    missing = {work.run.folder for work in first}
+    ready: list[Work] = []
+    behind: dict[Path, list[Work]] = {}  # by the folder of the model that they wait for
+    for run in plan.to_tune:
+        work = Work(partial(run_tuning, command=command), run)
+        if run.source.folder in missing:
+            behind.setdefault(run.source.folder, []).append(work)
+        elif is_pretrained(run.source):
+            ready.append(work)
     if at_once > 1:
-        return run_in_processes(do, runs, at_once, show)
-    failed = {}
-    for number, run in enumerate(runs, 1):
-        show({"note": f"{number} of {len(runs)}: {name_of(run)}"})
+        return run_in_processes([*first, *ready], behind, at_once, show)
+    return run_in_turn([*first, *ready], behind, show)
+
+
+def run_in_turn(
+    works: Sequence[Work], behind: Mapping[Path, Sequence[Work]], show: Show
+) -> dict[str, str]:
+    failed, left, number = {}, list(works), 0
+    while left:
+        (do, run), number = left.pop(0), number + 1
+        show({"note": f"{number} of {number + len(left)}: {name_of(run)}"})
         try:
             do(run, show)
+            left += behind.get(run.folder, ())
         except FAILURES as error:
             failed[name_of(run)] = describe_failure(error)
             show({"warning": f"{name_of(run)}: {failed[name_of(run)]}"})
@@ -163,21 +208,28 @@ def run_all(
 
 
 def run_in_processes(
-    do: Callable[[R, Show], None], runs: Sequence[R], at_once: int, show: Show
+    works: Sequence[Work], behind: Mapping[Path, Sequence[Work]], at_once: int, show: Show
 ) -> dict[str, str]:
     """Spawned, so that each has a device of its own; what they say is in their metrics.jsonl."""
-    failed = {}
+    failed, number = {}, 0
     with ProcessPoolExecutor(at_once, get_context("spawn")) as pool:
-        waiting = {pool.submit(do, run, silence): run for run in runs}
+
+        def begin(works: Sequence[Work]) -> dict[Future[None], Pretraining | Tuning]:
+            return {pool.submit(work.do, work.run, silence): work.run for work in works}
+
+        waiting = begin(works)
         try:
-            for number, future in enumerate(as_completed(waiting), 1):
-                name = name_of(waiting[future])
-                try:
-                    future.result()
-                    show({"note": f"{number} of {len(runs)} done: {name}"})
-                except FAILURES as error:
-                    failed[name] = describe_failure(error)
-                    show({"warning": f"{name}: {failed[name]}"})
+            while waiting:
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    run, number = waiting.pop(future), number + 1
+                    name = name_of(run)
+                    try:
+                        future.result()
+                        waiting |= begin(behind.get(run.folder, ()))
+                        show({"note": f"{number} of {number + len(waiting)} done: {name}"})
+                    except FAILURES as error:
+                        failed[name] = describe_failure(error)
+                        show({"warning": f"{name}: {failed[name]}"})
         except BaseException:  # such as Stopped: what has begun saves itself, the rest never begins
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -279,10 +331,9 @@ def find_checkpoint_at(source: Pretraining, point: float) -> Start | None:
 # --- what came out ---
 
 
-def gather(
-    study: Study, scale: Scale, plan: Plan, command: Sequence[str], failed: Mapping[str, str]
-) -> StudyResults:
+def gather(asked: Asked, command: Sequence[str], failed: Mapping[str, str]) -> StudyResults:
     """What the metrics of all runs that are done say."""
+    study, scale, plan, _ = asked
     scores = [score for run in plan.tunings if (score := read_score(run)) is not None]
     losses = [
         loss

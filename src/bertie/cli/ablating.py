@@ -14,7 +14,7 @@ DEVICES = {"": "", "cpu": "cpu", "gpu": "cuda"}
 
 
 def ablate(
-    study: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped study.")],
+    studies: Annotated[list[str], typer.Argument(help="TOML files, or names of shipped studies.")],
     corpus: Annotated[Path, typer.Option(help="The token store to pre-train on.")],
     data: Annotated[Path, typer.Option(help="Folder of the tasks' files.")],
     out: Annotated[
@@ -28,19 +28,24 @@ def ablate(
     on: Annotated[str, typer.Option(help="cpu or gpu; without it, whatever there is.")] = "",
     tasks: Annotated[str, typer.Option(help="Some of the tasks: MRPC,SST-2.")] = "",
     at_once: Annotated[int, typer.Option(help="Runs at the same time, if the device fits.")] = 1,
+    only_report: Annotated[
+        bool, typer.Option("--only-report", help="Run nothing: report what is done.")
+    ] = False,
     sets: Sets = None,
 ) -> None:
-    """Run a study: differences of one recipe, pre-trained and fine-tuned with equal budgets.
+    """Run studies: differences of one recipe, pre-trained and fine-tuned with equal budgets.
 
     Says what it will cost, runs what is not done yet, and writes report.html, report.md and
-    report.json of what the runs have logged. What was stopped goes on if the same command is given
-    again.
+    report.json of what the runs have logged, for each study. Runs that several studies ask for are
+    run once. What was stopped goes on if the same command is given again.
 
     `bertie ablate table5 --corpus my_store --data GLUE_AND_MORE --size 4/256/4 --seeds 2`
 
+    `bertie ablate table5 table8 relatives --corpus my_store --data tasks --seeds 2 --at-once 8`
+
     `bertie ablate my_study.toml --corpus my_store --data tasks --budget "50M tokens" --at-once 6`
     """
-    from bertie.ablate import describe_cost, plan_study, run_study
+    from bertie.ablate import Asked, describe_cost, join, plan_study, run_studies, write_report
     from bertie.study import Scale, read_study
     from bertie.train.log import watch
 
@@ -58,11 +63,16 @@ def ablate(
         device=DEVICES[on],
         tasks=tuple(name.strip() for name in tasks.split(",") if name.strip()),
     )
-    asked = read_study(study, sets or [])
-    plan = plan_study(asked, scale)
-    for line in describe_cost(plan):
+    asked = []
+    for name in studies:
+        study = read_study(name, sets or [])
+        asked.append(Asked(study, scale, plan_study(study, scale), out / Path(name).stem))
+    for line in describe_cost(join([one.plan for one in asked])):
         print(line, flush=True)
-    folder = out / Path(study).stem
-    with may_stop(), watch() as show:
-        report = run_study(asked, scale, plan, folder, at_once=at_once, command=sys.argv, show=show)
-    print(report)
+    if only_report:
+        reports = [write_report(one, sys.argv, {}) for one in asked]
+    else:
+        with may_stop(), watch() as show:
+            reports = run_studies(asked, at_once=at_once, command=sys.argv, show=show)
+    for report in reports:
+        print(report)
