@@ -14,7 +14,7 @@ PROGRAM = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from bertie.kernels import attention
+from bertie.kernels import attention, attention_programs
 from bertie.kernels.chance import chance_of
 
 HEADS, SIZE = 2, 64
@@ -48,14 +48,14 @@ def compile_one(kernel, launch, is_apart):
     print(kernel.__name__, is_apart, len(made.asm["cubin"]) > 1000)
 
 
-a = attention
-compile_one(a.attend_backward, a.backward_launch(128, SIZE), False)
+a, programs = attention, attention_programs
+compile_one(programs.attend_backward, a.backward_launch(128, SIZE), False)
 for is_apart in (False, True):
     own = a.asking_launch(128)
     for kernel, launch in (
-        (a.attend_forward, a.forward_launch(128)),
-        (a.attend_backward_queries, a.QUERIES_LAUNCH),
-        (a.attend_backward_keys, a.keys_launch(SIZE)),
+        (programs.attend_forward, a.forward_launch(128)),
+        (programs.attend_backward_queries, a.QUERIES_LAUNCH),
+        (programs.attend_backward_keys, a.keys_launch(SIZE)),
     ):
         compile_one(kernel, own if is_apart else launch, is_apart)
 """
