@@ -64,6 +64,12 @@ class Browser:
         waiting.until(lambda _: any(self.texts(selector)))
         return self.find(selector)
 
+    def wait_for(self, selector: str, begin: str) -> None:
+        """Until the first such element's text begins so."""
+        redrawn = [StaleElementReferenceException]
+        waiting = WebDriverWait(self.driver, WAIT_S, ignored_exceptions=redrawn)
+        waiting.until(lambda _: (self.texts(selector) or [""])[0].startswith(begin))
+
     def choose(self, selector: str, value: str) -> None:
         Select(self.find(selector)).select_by_value(value)
 

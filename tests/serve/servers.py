@@ -44,6 +44,18 @@ def make_models(folder: Path) -> dict[str, Path]:
     return {"masks": make_directory(folder / "masks"), **made}
 
 
+def make_chinese(folder: Path) -> Path:
+    """One whose pieces are Chinese characters."""
+    made = make_directory(folder)
+    pieces = (made / "vocab.txt").read_text("utf-8").splitlines()
+    chinese = [
+        piece if piece.startswith("[") else chr(0x4E00 + number)
+        for number, piece in enumerate(pieces)
+    ]
+    (made / "vocab.txt").write_text("\n".join(chinese) + "\n", "utf-8")
+    return made
+
+
 class Answer(NamedTuple):
     status: int
     headers: dict[str, str]

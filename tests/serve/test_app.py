@@ -23,6 +23,7 @@ def test_the_list_of_models_says_what_each_can_do(server: Server) -> None:
     pairs = {name: one["pairs"] for name, one in listed.items()}
     assert (pairs["mood"], pairs["pairs"], pairs["topics"]) == (False, True, None)
     assert server.get("/v1/models/mood").json == listed["mood"]
+    assert listed["mood"]["scripts"] == ["latin"]
     assert listed["mood"]["object"] == "model" and listed["mood"]["created"] > 1e9
 
 
@@ -52,6 +53,10 @@ def test_every_cut_is_told(models: dict[str, Path]) -> None:
 
 def test_it_lives_and_is_ready(server: Server) -> None:
     assert server.get("/health").json == server.get("/ready").json == {"status": "ok"}
+    for path in ("/", "/docs", "/health", "/ready"):
+        head = server.request("HEAD", path)
+        assert head.status == 200 and head.body == b""
+        assert head.headers["content-type"] == server.get(path).headers["content-type"]
 
 
 def test_what_can_be_asked_is_written_down(server: Server) -> None:
@@ -60,9 +65,12 @@ def test_what_can_be_asked_is_written_down(server: Server) -> None:
     for verb in verbs:
         path = described["paths"][f"/v1/{{model}}/{verb}"]["post"]
         assert path["description"] or path["summary"]
-        assert {"200", "400", "401", "404", "413", "422", "429", "503", "504"} <= set(
-            path["responses"]
-        )
+        wanted = "200 400 401 404 405 408 413 415 422 429 500 503 504"
+        assert set(path["responses"]) == set(wanted.split())
+    assert {"401", "405"} <= set(described["paths"]["/metrics"]["get"]["responses"])
+    schemes = described["components"]["securitySchemes"].values()
+    assert {one["type"] for one in schemes} == {"http", "apiKey"}
+    assert "security" not in described["paths"]["/metrics"]["get"], "there is no key here"
 
 
 def test_the_page_asks_nobody_else(server: Server) -> None:

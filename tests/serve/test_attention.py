@@ -10,6 +10,7 @@ import transformers
 import bertie
 from bertie.errors import UserError
 from bertie.serve.attention import look_verb
+from bertie.serve.refusals import Refused
 from tests.checkpoint.theirs import open_theirs
 from tests.infer.models import SENTENCES, make_directory
 
@@ -37,5 +38,6 @@ def test_what_cannot_be_shown_is_refused(tmp_path: Path) -> None:
     for layer in (0, 3, -3):
         with pytest.raises(UserError, match=f"no layer {layer}: the model has 1 to 2, or -1 to -2"):
             look_verb(engine, layer)
-    with pytest.raises(UserError, match="pieces; attention is shown of 40"):
+    with pytest.raises(Refused, match="pieces; the limit is 40 for attention") as refused:
         look_verb(engine, 1).one(" ".join(SENTENCES))
+    assert refused.value.status == 413

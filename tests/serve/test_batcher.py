@@ -166,7 +166,9 @@ def test_room_is_counted_in_texts_whatever_they_are_part_of() -> None:
         await asyncio.sleep(0.01)
         with pytest.raises(Refused) as refused:
             await scene.ask("b", num_texts=2)
-        assert refused.value.status == 429 and "4 texts are waiting" in refused.value.message
+        assert refused.value.status == 429
+        told = "4 texts are waiting and 2 more were asked; the limit is 5; ask again in 1 s"
+        assert refused.value.message == told
         scene.slow.may_go.set()
         assert await waiting == ["A"] and scene.batcher.num_waiting == 0
         await first
@@ -187,13 +189,37 @@ def test_a_queue_may_be_as_long_as_it_moves_fast() -> None:
         with pytest.raises(Refused) as refused:
             await scene.ask("d")
         assert refused.value.status == 429
-        assert "will take 7.5 s, and the limit is 2 s" in refused.value.message  # "first", too
+        # "first" is counted, too.
+        told = "what waits will take 7.5 s; the limit is 2 s; ask again in 6 s"
+        assert refused.value.message == told
+        assert refused.value.headers == {"retry-after": "6"}
         scene.batcher.speed.add(1000, 1.0)
         waiting.append(asyncio.create_task(scene.ask("d")))
         await asyncio.sleep(0.01)
         scene.slow.may_go.set()
         assert await asyncio.gather(*waiting) == [["AAAAA"], ["BBBB"], ["C"], ["D"]]
         await first
+        scene.batcher.close()
+        await running
+
+    asyncio.run(fill())
+
+
+def test_who_finds_no_room_is_told_when_there_will_be_some() -> None:
+    scene = Scene(tokens=100, max_waiting=4)
+
+    async def fill() -> None:
+        first, running = await scene.busy()
+        scene.batcher.speed.add(100, 50.0)  # 2 tokens a second
+        waiting = asyncio.create_task(scene.ask("a" * 10, "b" * 10, "c" * 10, "d" * 10))
+        await asyncio.sleep(0.01)
+        for texts, seconds in ((("x",), 8), (("x", "y"), 13), (("x",) * 9, 23)):
+            with pytest.raises(Refused) as refused:  # 5 tokens of "first", 10 of each that waits
+                await scene.ask(*texts)
+            assert refused.value.headers == {"retry-after": str(seconds)}
+        scene.slow.may_go.set()
+        await asyncio.gather(first, waiting)
+        assert scene.batcher.wait_s() == 0
         scene.batcher.close()
         await running
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 import bertie
 from bertie.serve import bodies
-from bertie.serve.refusals import explain
+from bertie.serve.refusals import WANTED, explain
 
 MANY = 5_000  # wrong items
 WRONG: dict[str, tuple[type[bodies.Body], dict[str, object]]] = {
@@ -48,11 +48,19 @@ def test_options_are_no_larger_than_what_the_model_reads_of_them(models: dict[st
     assert bodies.size_of(("a", []), engine).num_texts == 1, "what waits is never nothing"
 
 
+def test_every_field_can_be_told_in_words() -> None:
+    kinds = [bodies.EmbeddingsBody, *bodies.Body.__subclasses__()]
+    assert {name for kind in kinds for name in kind.model_fields} == WANTED.keys()
+
+
 def test_only_the_first_errors_are_told() -> None:
-    problems = [{"loc": ("body", "texts", n), "msg": "wrong", "type": "x"} for n in range(9)]
+    places = [("texts", "list[str]", n) for n in range(9)] + [("top",), ("layer", "int")]
+    problems = [{"loc": ("body", *place), "type": "x", "input": 1} for place in places]
     told = explain(problems)
-    assert told.message == "texts.0: wrong; texts.1: wrong; texts.2: wrong; and 6 more"
-    assert told.param == "texts.0"
+    assert told.message == (
+        "texts must be a text, or a list of texts; item 1 is the number 1; also wrong: top, layer"
+    )
+    assert told.param == "texts"
 
 
 def test_an_unknown_name_is_told_by_its_beginning() -> None:

@@ -30,6 +30,11 @@ def fills(engine: Engine, texts: Sequence[str], top: int) -> Any:
     ]
 
 
+def answers(engine: Engine, question: str, contexts: Sequence[str]) -> Any:
+    found: Any = to_json(engine.answer(question, contexts))
+    return [one if one["candidates"] else {**one, "no_answer": None} for one in found]
+
+
 # model, verb, what is sent, what the engine says; all as lists
 ASKED: dict[str, tuple[str, str, dict[str, Any], Callable[[Engine], Any]]] = {
     "fill": ("masks", "fill", {"texts": MASKED, "top": 3}, lambda e: fills(e, MASKED, 3)),
@@ -42,7 +47,7 @@ ASKED: dict[str, tuple[str, str, dict[str, Any], Callable[[Engine], Any]]] = {
         "reader",
         "answer",
         {"question": ["Which city?"] * len(TEXTS), "context": TEXTS},
-        lambda e: e.answer("Which city?", TEXTS),
+        lambda e: answers(e, "Which city?", TEXTS),
     ),
     "one context": (
         "reader",
@@ -114,6 +119,13 @@ def test_one_item_gets_one_answer_and_a_list_a_list(server: Server, name: str) -
     model, one, many = ONE[name]
     path = f"/v1/{model}/{name.split()[0]}"
     assert close([server.post(path, one).json], server.post(path, many).json)
+
+
+def test_where_there_is_nothing_to_compare_no_number_is_made_up(server: Server) -> None:
+    sent = {"question": "Who?", "context": ["", "\u0000 "]}
+    for answer in server.post("/v1/reader/answer", sent).json:
+        assert (answer["text"], answer["probability"], answer["candidates"]) == ("", 1.0, [])
+        assert answer["no_answer"] is None
 
 
 def test_an_empty_list_is_answered_with_one(server: Server) -> None:

@@ -43,6 +43,17 @@ def test_a_file_that_protects_nothing_is_refused(tmp_path: Path, text: str, mess
         Keys.read(path)
 
 
+def test_a_file_that_cannot_be_read_is_told_in_words(tmp_path: Path) -> None:
+    path = tmp_path / "keys.txt"
+    with pytest.raises(UserError, match=r"no file .*keys\.txt with API keys; make one: openssl"):
+        Keys.read(path)
+    with pytest.raises(UserError, match=r"cannot read the API keys in .*: Is a directory"):
+        Keys.read(tmp_path)
+    path.write_bytes(b"\xff" * 20)
+    with pytest.raises(UserError, match="is no UTF-8"):
+        Keys.read(path)
+
+
 def test_keys_open_what_needs_them(models: dict[str, Path], tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
     keys.write_text("# two\nthe-first-key-of-all\n\nthe-second-key-of-all\n", "utf-8")
@@ -51,6 +62,10 @@ def test_keys_open_what_needs_them(models: dict[str, Path], tmp_path: Path) -> N
             assert locked.get(path).status == 200, path
         for path in ("/v1/models", "/metrics", "/v1/nope"):
             assert locked.get(path).status == 401, path
+        described = locked.get("/openapi.json").json
+        for path, methods in described["paths"].items():
+            wanted = path.startswith("/v1/") or path == "/metrics"
+            assert all(("security" in how) == wanted for how in methods.values()), path
         sent = {"texts": "Paris"}
         refused = locked.post("/v1/mood/classify", sent)
         assert refused.status == 401 and refused.headers["www-authenticate"] == "Bearer"

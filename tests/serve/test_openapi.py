@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.serve.servers import TUNED, Answer, Server
 
-EXPECTED = {200, 400, 404, 405, 413, 422}
+EXPECTED = {200, 400, 404, 405, 413, 415, 422}
 MODELS = [*TUNED, "masks", "nope"]
 TEXT = st.one_of(
     st.text(max_size=30),

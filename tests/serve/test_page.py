@@ -5,14 +5,17 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from tests.infer.models import make_directory
 from tests.serve.browser import PHONE, Browser, browsing
-from tests.serve.servers import Server, named, serving
+from tests.serve.servers import Server, make_chinese, named, serving
 
 pytestmark = pytest.mark.browser
 ENGLISH = ["Fill masks", "Similarity", "Attention"]
@@ -37,7 +40,7 @@ def go(browser: Browser, model: str, verb: str) -> None:
     browser.tab(verb)
 
 
-def asked(browser: Browser, server: Server, model: str, verb: str) -> object:
+def asked(browser: Browser, server: Server, model: str, verb: str) -> Any:
     """What the server answers to what the page shows as its own request."""
     body = json.loads(shlex.split(browser.find("#call-curl").text)[-1])
     return server.post(f"/v1/{model}/{verb}", body).json
@@ -62,7 +65,7 @@ def test_classes_have_bars_the_best_first(browser: Browser, server: Server) -> N
     go(browser, "mood", "classify")
     browser.ask(".bars")
     answer = asked(browser, server, "mood", "classify")
-    assert browser.find("#result h3").text == f"label: {answer['label']}"
+    assert browser.find("#result h2").text == f"label: {answer['label']}"
     assert browser.texts(".bars th")[0] == answer["label"]
     assert browser.texts(".bars .number") == sorted(browser.texts(".bars .number"), reverse=True)
 
@@ -112,7 +115,7 @@ def test_an_answer_is_marked_in_its_passage(browser: Browser, server: Server) ->
         seen.add(bool(answer["text"]))
         assert browser.texts("#result mark") == ([answer["text"]] if answer["text"] else [])
         title = answer["text"] or "The passage has no answer"
-        assert browser.find("#result h3").text == title
+        assert browser.find("#result h2").text == title
     assert seen == {True, False}
 
 
@@ -144,28 +147,73 @@ def test_attention_is_shown_by_layer_and_head_for_the_piece_one_points_at(
     first = browser.find(told).text
     assert first.startswith(f"{answer['tokens'][1]} looks at: ")
     browser.choose("#head", "1")
-    browser.driver.find_elements(By.CSS_SELECTOR, ".pieces button")[1].click()
-    row = answer["heads"][1][1]
-    assert f"{answer['tokens'][row.index(max(row))]} " in browser.find(told).text
+    assert browser.find(told).text.startswith(look(answer, head=1, piece=1)), "it stays chosen"
     browser.choose("#field-layer", "1")
-    browser.wait(".pieces")
-    assert '"layer":1' in browser.find("#call-curl").text
+    lower = asked(browser, server, "masks", "attention")
+    assert lower["layer"] == 1
+    browser.wait_for(told, look(lower, head=1, piece=1))
+    assert browser.find("#head").get_attribute("value") == "1", "and so does the head"
+    assert browser.texts(".pieces [aria-pressed=true]") == [answer["tokens"][1]]
+    browser.write("text", "Paris is another")
+    browser.find("#run").click()
+    browser.wait_for(told, "Point at a piece, or step to it: the others show how much it looks at")
+    assert browser.find("#head").get_attribute("value") == "1"
+
+
+def look(answer: dict[str, Any], *, head: int, piece: int) -> str:
+    """How the page tells where a piece looks most, by the beginning."""
+    tokens, row = answer["tokens"], answer["heads"][head][piece]
+    return f"{tokens[piece]} looks at: {tokens[row.index(max(row))]} "
 
 
 def test_errors_are_words_and_go_away(browser: Browser) -> None:
     go(browser, "masks", "fill")
     browser.write("text", "no hole in it")
     browser.ask("#trouble")
-    trouble = browser.find("#trouble").text
-    assert trouble.startswith("This cannot be asked so. no [MASK] in 'no hole in it'; write [MASK]")
+    sentence, detail = browser.texts("#trouble p")
+    assert sentence == "This cannot be asked so."
+    assert detail.startswith("no [MASK] in 'no hole in it'; write [MASK]")
     browser.choose("#language", "zh")
     browser.write("text", "没有空")
     browser.ask("#trouble")
-    assert browser.find("#trouble").text.startswith("不能这样提问。 no [MASK]")
+    sentence, detail = browser.texts("#trouble p")
+    assert sentence == "不能这样提问。" and detail.startswith("no [MASK]")
+    assert browser.find("#trouble .detail").get_attribute("lang") == "en"
     browser.write("text", "中 [MASK]")
     browser.ask(".bars")
     assert browser.find("#trouble").text == ""
     browser.choose("#language", "en")
+
+
+def test_blank_lines_are_nothing_to_ask_about(browser: Browser) -> None:
+    go(browser, "masks", "similarity")
+    browser.ask(".heat")
+    browser.write("texts", "\n  \n")
+    browser.ask("#trouble")
+    told = "Write something into the field “Texts, one a line” first."
+    assert browser.find("#trouble").text == told
+    assert browser.texts("#result > *") == [], "no map of nothing"
+    assert browser.driver.switch_to.active_element.get_attribute("id") == "field-texts"
+
+
+def test_a_call_can_be_copied_where_there_is_no_clipboard(browser: Browser) -> None:
+    """As there is none on plain http from another machine."""
+    go(browser, "mood", "classify")
+    shell = browser.find("#call-curl").text
+    script = "Object.defineProperty(navigator, 'clipboard', { value: undefined });"
+    browser.driver.execute_script(f"{script} window.copied = [];")
+    browser.driver.execute_script(
+        "addEventListener('copy', () => copied.push(String(getSelection())))"
+    )
+    browser.find("#calls button").click()
+    browser.wait_for("#calls button", "Copied")
+    assert browser.driver.execute_script("return copied") == [shell]
+    browser.driver.execute_script("document.execCommand = () => false; getSelection().empty()")
+    browser.find("#calls button").click()
+    browser.wait_for("#calls button", "Selected: press Ctrl+C")
+    assert browser.driver.execute_script("return String(getSelection())") == shell
+    label = browser.find("#calls button").get_attribute("aria-label")
+    assert label == "Selected: press Ctrl+C: curl"
 
 
 HOLD = """
@@ -205,6 +253,9 @@ def test_an_error_in_another_form_is_told_by_its_status(browser: Browser) -> Non
         browser.driver.execute_script(ANSWER, number, 503, text)
         browser.wait("#trouble")
         assert browser.find("#trouble").text == "The server is stopping."
+    browser.find("#run").click()
+    browser.driver.execute_script(ANSWER, 3, 418, "<html>")
+    browser.wait_for("#trouble", "The request failed.")
 
 
 def test_both_languages(browser: Browser) -> None:
@@ -218,6 +269,20 @@ def test_both_languages(browser: Browser) -> None:
     browser.wait("[role=tab]")
     assert browser.texts("[role=tab]") == CHINESE, "the choice is remembered"
     browser.choose("#language", "en")
+
+
+def test_a_model_is_asked_in_the_language_that_it_reads(desk: Browser, tmp_path: Path) -> None:
+    """Whatever language the page is in."""
+    english, chinese = make_directory(tmp_path / "en"), make_chinese(tmp_path / "zh")
+    with serving(f"en={english}", f"zh={chinese}") as server:
+        desk.open(server.address)
+        for language, label in (("en", "Text"), ("zh", "文本"), ("en", "Text")):
+            desk.choose("#language", language)
+            for model, begin in (("en", "Paris is"), ("zh", "巴黎是")):
+                desk.choose("#model", model)
+                assert desk.find("#field-text").get_attribute("value").startswith(begin)
+                assert desk.find("label[for=field-text]").text == label
+    assert desk.complaints() == []
 
 
 def test_a_keyboard_is_enough(browser: Browser) -> None:
@@ -242,6 +307,10 @@ def test_whoever_does_not_see_hears_what_things_are(browser: Browser) -> None:
         assert browser.driver.execute_script(script) == 0, "a control without a name"
         panel = browser.find("#panel")
         assert panel.get_attribute("aria-labelledby") == f"tab-{verb}"
+        assert browser.find("main #panel").get_attribute("role") == "tabpanel"
+        levels = "return [...document.querySelectorAll('h1,h2,h3,h4')].map((one) => one.tagName[1])"
+        found = [int(level) for level in browser.driver.execute_script(levels)]
+        assert all(after <= before + 1 for before, after in pairwise(found)), "a level is left out"
     assert browser.find("#result").get_attribute("aria-live") == "polite"
     assert browser.find("#trouble").get_attribute("role") == "alert"
 
@@ -266,6 +335,32 @@ def test_a_phone_is_wide_enough(server: Server, is_dark: bool) -> None:
         assert phone.complaints() == []
 
 
+def test_long_names_and_many_lines_fit_a_phone(models: dict[str, Path]) -> None:
+    name = "a" * 64
+    with serving(f"{name}={models['masks']}") as server, browsing((390, 800)) as phone:
+        phone.open(server.address)
+        needed, there = phone.width()
+        assert needed <= there, "a name must not make the page wider"
+        label = phone.find("label[for=model]")
+        assert label.size["height"] < 30 < label.size["width"], "a word on one line"
+        phone.tab("similarity")
+        lines = [f"the {n}th line is about extraordinary government" for n in range(12)]
+        phone.write("texts", "\n".join(lines))
+        phone.ask(".heat")
+        needed, there = phone.width()
+        assert needed <= there, "only the map is scrolled"
+        row = phone.find(".heat tbody th")
+        assert row.size["width"] > 120 and row.size["height"] < 110, "words stay whole"
+        phone.driver.execute_script("document.querySelector('.wide').scrollLeft = 300")
+        assert 0 <= row.rect["x"] < 30, "a row keeps its name in sight"
+        phone.driver.get(f"{server.address}/docs")
+        phone.wait(".path")
+        needed, there = phone.width()
+        assert needed <= there
+        names = phone.driver.find_elements(By.CSS_SELECTOR, ".path td code")
+        assert names and all(one.size["height"] < 25 for one in names), "a name on one line"
+
+
 def test_the_calls_that_are_shown_do_the_same(browser: Browser) -> None:
     go(browser, "masks", "fill")
     browser.write("text", 'It\'s "the" [MASK] \\ of $HOME `x`')
@@ -287,7 +382,15 @@ def test_a_key_is_asked_for_where_one_is_needed(
     with serving(*named(models, ["mood"]), "--api-key-file", str(keys)) as locked:
         desk.driver.get(locked.address)
         desk.wait("#trouble")
-        assert desk.find("#trouble").text.startswith("An API key is needed.")
+        told = "An API key is needed: write it into the field above."
+        assert desk.find("#trouble").text == told
+        assert desk.driver.switch_to.active_element.get_attribute("id") == "key"
+        for language, begin in (("zh", "需要 API 密钥"), ("en", "An API key")):
+            desk.choose("#language", language)
+            desk.wait_for("#trouble", begin)
+        desk.find("#key").send_keys("a-key-of-another-door", Keys.ENTER)
+        desk.wait_for("#trouble", "This API key is not known here: write another one into the fie")
+        desk.find("#key").clear()
         desk.find("#key").send_keys("a-key-that-opens-it", Keys.ENTER)
         desk.wait("[role=tab]")
         desk.ask(".bars")

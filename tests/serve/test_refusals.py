@@ -10,14 +10,27 @@ WRONG: dict[str, tuple[str, object, int, str]] = {
     "who can": ("/v1/mood/fill", {"texts": "[MASK]"}, 404, "attention; masks can"),
     "a long name": (f"/v1/{'x' * 999}/fill", {"texts": "a"}, 404, f"no model '{'x' * 57}...'; th"),
     "a long path": (f"/v1/x/{'y' * 999}", {}, 404, f"nothing at /v1/x/{'y' * 51}...; /docs"),
-    "a long number": ("/v1/masks/attention", {"text": "a", "layer": 10**99}, 422, "less than or"),
+    "a long number": (
+        "/v1/masks/attention",
+        {"text": "a", "layer": 10**99},
+        422,
+        "layer must be a whole ",
+    ),
     "no path": ("/v1/mood/nope", {}, 404, "nothing at /v1/mood/nope; /docs lists"),
     "texts for pairs": ("/v1/pairs/classify", {"texts": "a"}, 422, "fine-tuned on pairs; send"),
     "pairs for texts": ("/v1/mood/classify", {"pairs": ["a", "b"]}, 422, "on texts; send texts"),
     "neither": ("/v1/mood/classify", {}, 422, "give texts or pairs, and not both"),
     "both": ("/v1/mood/classify", {"texts": "", "pairs": ["", ""]}, 422, "and not both"),
-    "three of a pair": ("/v1/pairs/classify", {"pairs": ["a", "b", "c"]}, 422, "at most 2 items"),
-    "no text": ("/v1/mood/classify", {"texts": [1]}, 422, "texts"),
+    "three of a pair": ("/v1/pairs/classify", {"pairs": ["a", "b", "c"]}, 422, "found a list of 3"),
+    "no text": (
+        "/v1/mood/classify",
+        {"texts": ["a", 1]},
+        422,
+        "texts must be a text, or a list of texts; item 2 is the number 1",
+    ),
+    "nothing": ("/v1/masks/fill", {}, 422, "texts is missing: a text, or a list of texts"),
+    "no list": ("/v1/masks/similarity", {"texts": "a"}, 422, "must be a list of texts; found the"),
+    "no object": ("/v1/masks/fill", ["a"], 422, "must be a JSON object; found a list of 1"),
     "a slip": (
         "/v1/masks/fill",
         {"texts": "[MASK]", "tob": 3},
@@ -26,7 +39,12 @@ WRONG: dict[str, tuple[str, object, int, str]] = {
     ),
     "no mask": ("/v1/masks/fill", {"texts": "a city"}, 422, "no [MASK] in 'a city'; write [MASK]"),
     "no mask in one": ("/v1/masks/fill", {"texts": ["[MASK]", "b"]}, 422, "text 2: no [MASK] in"),
-    "top": ("/v1/masks/fill", {"texts": "[MASK]", "top": 101}, 422, "top: Input should be less"),
+    "top": (
+        "/v1/masks/fill",
+        {"texts": "[MASK]", "top": 101},
+        422,
+        "from 1 to 100; found the numbe",
+    ),
     "no question": ("/v1/reader/answer", {"question": " ", "context": "a"}, 422, "a question"),
     "uneven": (
         "/v1/reader/answer",
@@ -48,14 +66,14 @@ WRONG: dict[str, tuple[str, object, int, str]] = {
         "as many lists",
     ),
     "no layer": ("/v1/mood/embed", {"texts": "a", "layer": 9}, 422, "no layer 9: the model has 0"),
-    "no pooling": ("/v1/mood/embed", {"texts": "a", "pooling": "sum"}, 422, "pooling"),
+    "no pooling": ("/v1/mood/embed", {"texts": "a", "pooling": "sum"}, 422, "cls or max; fo"),
     "a alone": ("/v1/mood/similarity", {"a": "x"}, 422, "give a and b, or texts"),
     "uneven sides": ("/v1/mood/similarity", {"a": ["x"], "b": ["y", "z"]}, 422, "1 texts in a, 2"),
     "numbers for texts": (
         "/v1/embeddings",
         {"model": "mood", "input": [[1, 2]]},
         422,
-        "input",
+        "input must be a text, or a list of texts; item 1 is a list of 2",
     ),
     "fewer dimensions": (
         "/v1/embeddings",
@@ -80,6 +98,12 @@ WRONG: dict[str, tuple[str, object, int, str]] = {
         {"texts": ["a", "x" * 20_001]},
         413,
         "a text of 20,001 characters; the limit is 20,000",
+    ),
+    "attention of too much": (
+        "/v1/masks/attention",
+        {"text": "the city " * 30},
+        413,
+        "a text of 92 pieces; the limit is 40 for attention",
     ),
     "too many masks": (
         "/v1/masks/fill",
@@ -115,6 +139,7 @@ def test_what_is_wrong_is_said_with_the_right_status(server: Server, name: str) 
     assert (answer.status, answer.json["error"]["code"]) == (status, status), answer.body
     assert message in answer.message and len(answer.message) < 300
     assert "/tmp" not in answer.message, "paths of the server are nobody's business"
+    assert "list[str]" not in answer.message and "Input should" not in answer.message
 
 
 @pytest.mark.parametrize(
@@ -126,6 +151,21 @@ def test_what_is_no_json_is_refused(server: Server, body: bytes, status: int) ->
     answer = server.request("POST", "/v1/mood/classify", body, {"content-type": "application/json"})
     assert answer.status == status, answer.body
     assert answer.message
+
+
+@pytest.mark.parametrize("kind", ["", "application/x-www-form-urlencoded", "text/plain", "x"])
+def test_what_does_not_say_that_it_is_json_is_refused(server: Server, kind: str) -> None:
+    """Pages of other sites can send these without being allowed to."""
+    headers = {"content-type": kind} if kind else {}
+    for path, sent in (
+        ("/v1/mood/classify", b'{"texts": "a"}'),
+        ("/v1/embeddings", b'{"model": "mood", "input": "a"}'),
+    ):
+        answer = server.request("POST", path, sent, headers)
+        assert answer.status == 415
+        assert "the header content-type: application/json is missing" in answer.message
+        charset = {"content-type": "Application/JSON; charset=utf-8"}
+        assert server.request("POST", path, sent, charset).status == 200
 
 
 def test_a_lone_surrogate_is_answered_or_refused_but_does_no_harm(server: Server) -> None:

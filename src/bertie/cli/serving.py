@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bertie.cli.tuning import Sets
-from bertie.embedded import find_model
+from bertie.embedded import NAME, find_model
 from bertie.errors import UserError
 
 
@@ -16,7 +16,7 @@ def serve(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Model directories, or NAME=DIRECTORY; if none, the model that ships.",
+            help="Model directories, or NAME=DIRECTORY; if none, or `embedded`, what ships.",
             metavar="[MODEL...]",
         ),
     ] = None,
@@ -61,7 +61,7 @@ def serve(
         from bertie.serve.settings import ServeRecipe
     except ModuleNotFoundError as error:
         raise name_extra(error) from None
-    places = models or [str(find_model())]
+    places = [find_place(one) for one in models or [NAME]]
     settings = read_recipe(ServeRecipe, recipe, sets or [])
     keys = None if api_key_file is None else Keys.read(api_key_file)
     listening = open_socket(host, port)
@@ -74,6 +74,17 @@ def serve(
         settings,
         on_start=lambda address: print(f"bertie: {names} at {address}", file=sys.stderr),
     )
+
+
+def find_place(argument: str) -> str:
+    """DIRECTORY or NAME=DIRECTORY, where `embedded` is the model that ships.
+
+    >>> find_place("ner=runs/17/model")
+    'ner=runs/17/model'
+    """
+    name, equals, place = argument.rpartition("=")
+    is_shipped = place == NAME and not Path(argument).is_dir()
+    return f"{name}{equals}{find_model(place)}" if is_shipped else argument
 
 
 def set_up_process(threads: int | None) -> None:

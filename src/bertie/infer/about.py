@@ -1,6 +1,7 @@
 """What a model can be asked, and what its answers are made of."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bertie.errors import UserError
@@ -18,6 +19,14 @@ TRIALS: dict[str, Callable[[Engine], object]] = {  # each is refused where the m
     "answer": Engine.answer_verb,
     "choose": Engine.choose_verb,
 }
+SCRIPTS = {  # pieces that tell of a script; single Latin letters are in every vocabulary
+    "latin": re.compile(r"[A-Za-z]{3}"),
+    "han": re.compile(r"[\u4e00-\u9fff]"),
+}
+# With so many of them a vocabulary is at home in a script, even where it has more of another one.
+# Of the published ones, the multilingual has 58,972 and 13,542, the Chinese 2,694 and 14,642, the
+# English have 24,996 and more and at most 488.
+AT_HOME = 5_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +39,7 @@ class About:
     pairs: bool | None  # whether it classifies pairs of texts; none where either may be asked
     may_be_unanswerable: bool
     mask_token: str
+    scripts: tuple[str, ...]  # latin, han: what its pieces are written in, the main one first
     max_length: int  # tokens that it reads at once; more are read in windows
     hidden_size: int
     num_layers: int
@@ -46,11 +56,24 @@ def describe_engine(engine: Engine) -> About:
         pairs=takes_pairs(engine),
         may_be_unanswerable=isinstance(task, Span) and bool(task.may_be_unanswerable),
         mask_token=engine.tokenizer.config.mask_token,
+        scripts=find_scripts(engine.tokenizer.pieces),
         max_length=engine.max_length,
         hidden_size=config.hidden_size,
         num_layers=config.num_layers,
         num_heads=config.num_heads,
     )
+
+
+def find_scripts(pieces: Iterable[str]) -> tuple[str, ...]:
+    """
+    >>> find_scripts(["[CLS]", "paris", "##ing", "中", "a"])
+    ('latin',)
+    """
+    pieces = [piece for piece in pieces if not piece.startswith("[")]
+    counts = {name: sum(map(bool, map(script.search, pieces))) for name, script in SCRIPTS.items()}
+    main, *others = sorted(counts, key=lambda name: -counts[name])
+    found = [main, *(name for name in others if counts[name] >= AT_HOME)]
+    return tuple(found) if counts[main] else ()
 
 
 def can(engine: Engine, verb: str) -> bool:

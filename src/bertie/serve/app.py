@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -16,11 +16,11 @@ from starlette.staticfiles import StaticFiles
 
 from bertie import __version__
 from bertie.errors import UserError
-from bertie.infer.answers import Answered, Chosen, Classified, Tagged
+from bertie.infer.answers import Chosen, Classified, Tagged
 from bertie.serve import bodies
 from bertie.serve.batcher import Batcher
 from bertie.serve.desk import Desk
-from bertie.serve.gate import Gate
+from bertie.serve.gate import Gate, needs_key
 from bertie.serve.keys import Keys
 from bertie.serve.metrics import Metrics
 from bertie.serve.models import Models
@@ -33,7 +33,11 @@ PAGE = Path(str(files("bertie.serve") / "page"))
 CONTENT_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": bodies.ErrorAnswer, "description": KINDS[status]}
-    for status in (400, 401, 404, 408, 413, 422, 429, 500, 503, 504)
+    for status in (400, 401, 404, 405, 408, 413, 415, 422, 429, 500, 503, 504)
+}
+LOCKS = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
 }
 
 LAST_WAIT_S = 2.0
@@ -68,7 +72,10 @@ def make_app(
     add_state_routes(app, batcher, metrics)
     add_page_routes(app)
     add_refusals(app)
-    app.add_middleware(Gate, limits=settings.limits, keys=keys, metrics=metrics)
+    describe_locks(app, are_locked=keys is not None)
+    app.add_middleware(
+        Gate, limits=settings.limits, keys=keys, metrics=metrics, wait_s=batcher.wait_s
+    )
     if origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
@@ -94,7 +101,11 @@ def posting(app: FastAPI) -> Callable[[str, Any], Callable[[Handler], Handler]]:
 
     def post(verb: str, answer: Any) -> Callable[[Handler], Handler]:
         return app.post(
-            f"/v1/{{model}}/{verb}", response_model=answer, responses=REFUSALS, tags=["verbs"]
+            f"/v1/{{model}}/{verb}",
+            response_model=answer,
+            responses=REFUSALS,
+            dependencies=[Depends(bodies.check_json)],
+            tags=["verbs"],
         )
 
     return post
@@ -119,7 +130,7 @@ def add_head_routes(app: FastAPI, desk: Desk) -> None:
         """The spans of a text, such as names, and the tags of its words."""
         return as_json(await desk.answer(request, model, "tag", body))
 
-    @post("answer", Answered | list[Answered])
+    @post("answer", bodies.SpanAnswer | list[bodies.SpanAnswer])
     async def answer(model: str, body: bodies.AnswerBody, request: Request) -> Response:
         """The answer to a question, cut from its context, and the next best candidates."""
         return as_json(await desk.answer(request, model, "answer", body))
@@ -154,20 +165,26 @@ def as_json(content: bytes) -> Response:
     return Response(content, media_type="application/json")
 
 
+def refusing(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    return {status: REFUSALS[status] for status in statuses}
+
+
 def add_state_routes(app: FastAPI, batcher: Batcher, metrics: Metrics) -> None:
-    @app.get("/health", tags=["state"])
+    @app.head("/health", include_in_schema=False)
+    @app.get("/health", responses=refusing(405), tags=["state"])
     async def health() -> dict[str, str]:
         """Whether the process lives."""
         return {"status": "ok"}
 
-    @app.get("/ready", responses={503: REFUSALS[503]}, tags=["state"])
+    @app.head("/ready", include_in_schema=False)
+    @app.get("/ready", responses=refusing(405, 429, 503), tags=["state"])
     async def ready() -> dict[str, str]:
         """Whether it takes requests: models are open, and it is not shutting down."""
         if batcher.is_closing:
             raise Refused(503, "the server is shutting down")
         return {"status": "ok"}
 
-    @app.get("/metrics", response_class=Response, tags=["state"])
+    @app.get("/metrics", response_class=Response, responses=refusing(401, 405, 429), tags=["state"])
     async def show_metrics() -> Response:
         """Numbers, for Prometheus."""
         return Response(metrics.write(), media_type="text/plain; version=0.0.4; charset=utf-8")
@@ -176,15 +193,27 @@ def add_state_routes(app: FastAPI, batcher: Batcher, metrics: Metrics) -> None:
 def add_page_routes(app: FastAPI) -> None:
     headers = {"content-security-policy": CONTENT_POLICY, "cache-control": "no-cache"}
 
+    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page() -> FileResponse:
         return FileResponse(PAGE / "index.html", headers=headers)
 
+    @app.head("/docs", include_in_schema=False)
     @app.get("/docs", include_in_schema=False)
     async def docs() -> FileResponse:
         return FileResponse(PAGE / "docs.html", headers=headers)
 
     app.mount("/page", StaticFiles(directory=PAGE), name="page")
+
+
+def describe_locks(app: FastAPI, *, are_locked: bool) -> None:
+    """Adds to the description how keys are sent, and which paths need one here."""
+    described = app.openapi()  # which keeps what it made
+    described["components"]["securitySchemes"] = LOCKS
+    for path, methods in described["paths"].items():
+        if are_locked and needs_key(path):
+            for how in methods.values():
+                how["security"] = [{name: []} for name in LOCKS]
 
 
 def add_refusals(app: FastAPI) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from bertie.errors import UserError
 from bertie.infer.engine import Engine
 from bertie.infer.verb import Verb, check_text
+from bertie.serve.refusals import Refused
 
 MAX_PIECES = 128  # a person looks at no more; an answer has heads x pieces x pieces numbers
 
@@ -32,7 +33,11 @@ def look_verb(engine: Engine, layer: int) -> Verb[str, Looks]:
         text = check_text(asked)
         num_pieces = len(engine.tokenizer.split_masked(text).ids) + 2
         if num_pieces > most:
-            raise UserError(f"a text of {num_pieces} pieces; attention is shown of {most}")
+            raise Refused(
+                413,
+                f"a text of {num_pieces:,} pieces; the limit is {most} for attention; send a part",
+                "text",
+            )
         return text
 
     def answer(texts: Sequence[str]) -> list[Looks]:

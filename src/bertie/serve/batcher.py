@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from bertie.errors import UserError
 from bertie.infer.verb import Verb
 from bertie.serve.metrics import Metrics
-from bertie.serve.refusals import Refused
+from bertie.serve.refusals import Refused, come_back
 from bertie.serve.settings import Batching, Limits
 
 MEMORY = 0.9  # of the speed so far, after each batch
@@ -93,7 +93,7 @@ class Speed:
         self.num_tokens = self.num_tokens * MEMORY + num_tokens
         self.seconds = self.seconds * MEMORY + seconds
 
-    def seconds_for(self, num_tokens: int) -> float:
+    def seconds_for(self, num_tokens: float) -> float:
         return num_tokens * self.seconds / self.num_tokens if self.num_tokens else 0.0
 
 
@@ -137,21 +137,23 @@ class Batcher:
     def _check_room(self, num_texts: int) -> None:
         if self.is_closing:
             raise Refused(503, "the server is shutting down; ask again in a moment")
-        if self.num_waiting + num_texts > self.limits.waiting:
-            raise Refused(
-                429,
-                f"{self.num_waiting} texts are waiting, and the limit is {self.limits.waiting}; "
-                "ask again in a moment",
+        if (excess := self.num_waiting + num_texts - self.limits.waiting) > 0:
+            raise come_back(
+                f"{self.num_waiting} texts are waiting and {num_texts} more were asked; the limit "
+                f"is {self.limits.waiting}",
+                self.wait_s(min(1.0, excess / max(1, self.num_waiting))),
             )
         # How long a queue may be depends on how fast it moves. Something may always wait: the speed
         # of small batches says little about that of large ones.
-        wait_s = self.speed.seconds_for(self.num_tokens_waiting + self.num_tokens_computed)
-        if self.num_tokens_waiting >= self.settings.tokens and wait_s > self.limits.waiting_s:
-            raise Refused(
-                429,
-                f"what waits will take {wait_s:.1f} s, and the limit is {self.limits.waiting_s:g} "
-                "s; ask again in a moment",
+        wait_s, limit_s = self.wait_s(), self.limits.waiting_s
+        if self.num_tokens_waiting >= self.settings.tokens and wait_s > limit_s:
+            raise come_back(
+                f"what waits will take {wait_s:.1f} s; the limit is {limit_s:g} s", wait_s - limit_s
             )
+
+    def wait_s(self, share: float = 1.0) -> float:
+        """Until the batch at work and such a share of what waits are done, by the speed so far."""
+        return self.speed.seconds_for(self.num_tokens_computed + share * self.num_tokens_waiting)
 
     def _leave(self, job: Job[Any]) -> None:
         if not job.num_left:
@@ -177,6 +179,7 @@ class Batcher:
             self._count(parts, time.monotonic() - started_at)
             # Who waits for a batch waits for what lies between batches, too.
             self.speed.add(self.num_tokens_computed, time.monotonic() - (ended_at or started_at))
+            self.num_tokens_computed = 0
             for part, outcome in zip(parts, outcomes, strict=True):
                 part.job.settle(outcome)
             ended_at = time.monotonic() if self._lines else 0.0
@@ -273,14 +276,14 @@ def answer_parts(parts: Sequence[Part]) -> list[list[Any] | Exception]:
 
 def answer_together(parts: Sequence[Part]) -> list[list[Any] | Exception]:
     asked = [read_part(part) for part in parts]
-    examples = [one for part in asked if not isinstance(part, UserError) for one in part]
+    examples = [one for part in asked if not isinstance(part, Exception) for one in part]
     answers = iter(parts[0].job.verb.answer(examples) if examples else [])
     return [
-        part if isinstance(part, UserError) else [next(answers) for _ in part] for part in asked
+        part if isinstance(part, Exception) else [next(answers) for _ in part] for part in asked
     ]
 
 
-def read_part(part: Part) -> list[object] | UserError:
+def read_part(part: Part) -> list[object] | UserError | Refused:
     """The items as the engine wants them; none of a request that was given up."""
     job = part.job
     if job.future.done():
@@ -289,6 +292,8 @@ def read_part(part: Part) -> list[object] | UserError:
     for number in range(part.start, part.end):
         try:
             read.append(job.verb.read(job.items[number]))
+        except Refused as refused:
+            return refused
         except UserError as error:
             where = f"{job.verb.what} {number + 1}: " if len(job.items) > 1 else ""
             return UserError(f"{where}{error}")

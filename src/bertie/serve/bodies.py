@@ -7,12 +7,14 @@ from collections.abc import Hashable, Sequence
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.requests import Request
 
+from bertie.infer.answers import AnswerCandidate
 from bertie.infer.engine import Engine
 from bertie.infer.verb import Verb, shown, text_size
 from bertie.serve.attention import look_verb
 from bertie.serve.batcher import Size
-from bertie.serve.refusals import Refused
+from bertie.serve.refusals import Refused, cut
 
 MAX_FILLS = 10_000  # pieces for all masks of a request; each is about 100 bytes
 # A list is given up at its first wrong item: half a million of them would be as many errors.
@@ -28,6 +30,20 @@ class Asked(NamedTuple):
 
     items: Sequence[object]
     is_one: bool  # the answer is one, too, and no list
+
+
+async def check_json(request: Request) -> None:
+    """That the request says it is JSON.
+
+    A page of another site cannot say so without asking first (CORS). What it can send unasked,
+    forms, plain text and bodies of no kind, is not taken: where there is no key, anyone who reads
+    that page would ask for it.
+    """
+    given = request.headers.get("content-type", "")
+    kind = given.partition(";")[0].strip().lower()
+    if kind != "application/json":
+        found = f"; found {cut(given)!r}" if given else ""
+        raise Refused(415, f"the header content-type: application/json is missing{found}")
 
 
 class Body(BaseModel):
@@ -281,6 +297,20 @@ class FillAnswer(BaseModel):
     text: str
     best: str = Field(description="the text with the best piece for each mask")
     masks: list[list[FillGuess]] = Field(description="of each mask, the best first")
+
+
+class SpanAnswer(BaseModel):
+    """The answer, cut from the context; "" where it has none."""
+
+    text: str
+    start: int = Field(description="in characters of the context")
+    end: int
+    probability: float
+    no_answer: float | None = Field(
+        description="score of no answer less that of the best; null of a context without words"
+    )
+    candidates: list[AnswerCandidate] = Field(description="the best first")
+    num_cut: int = Field(description="pieces at the question's end that did not fit")
 
 
 class AttentionAnswer(BaseModel):

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import numpy as np
 from starlette.requests import Request
 
-from bertie.infer.answers import to_json
+from bertie.infer.answers import Answered, to_json
 from bertie.infer.embed import cosines
 from bertie.infer.engine import Engine
 from bertie.infer.fill import Filled
@@ -154,6 +155,8 @@ def write_answer(answer: object) -> bytes:
         return write_json(to_json(fill_fields(answer)))
     if isinstance(answer, Looks):
         return write_json(look_fields(answer))
+    if isinstance(answer, Answered) and not answer.candidates:  # then there is nothing to compare
+        return write_json(asdict(answer) | {"no_answer": None})
     return write_json(to_json(answer))
 
 

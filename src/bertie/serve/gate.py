@@ -5,7 +5,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from bertie.serve.keys import Keys
 from bertie.serve.metrics import Metrics
-from bertie.serve.refusals import CLIENT_LEFT, Refused, make_reply
+from bertie.serve.refusals import CLIENT_LEFT, Refused, come_back, make_reply
 from bertie.serve.settings import Limits
 
 LOG = logging.getLogger("bertie.access")
@@ -48,8 +48,17 @@ def visit_of(request: Request) -> Visit:
 class Gate:
     """An ASGI application around another one."""
 
-    def __init__(self, app: ASGIApp, *, limits: Limits, keys: Keys | None, metrics: Metrics):
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        limits: Limits,
+        keys: Keys | None,
+        metrics: Metrics,
+        wait_s: Callable[[], float] = lambda: 0.0,  # until what waits is answered, about
+    ) -> None:
         self.app, self.limits, self.keys, self.metrics = app, limits, keys, metrics
+        self.wait_s = wait_s
         self.num_open = 0  # requests that have no answer yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -85,10 +94,10 @@ class Gate:
             await self.handle(scope, b"", receive, tell)
             return
         if self.num_open > self.limits.requests:
-            raise Refused(
-                429,
-                f"{self.num_open - 1} requests are not yet answered, and the limit is "
-                f"{self.limits.requests}; ask again in a moment",
+            raise come_back(
+                f"{self.num_open - 1} requests are not yet answered; the limit is "
+                f"{self.limits.requests}",
+                self.wait_s(),
             )
         body = await self.read_body(headers, receive)
         await self.handle(scope, body, receive, tell)

@@ -20,7 +20,7 @@ class Keys:
     @classmethod
     def read(cls, path: Path) -> "Keys":
         """One key a line; blank lines and those that begin with # are left out."""
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = read_lines(path)
         keys = [line.strip() for line in lines]
         keys = [key for key in keys if key and not key.startswith("#")]
         if not keys:
@@ -44,6 +44,19 @@ class Keys:
         if not any(matches):
             raise Refused(401, "this API key is not known here")
         return digest.hex()[:8]
+
+
+def read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise UserError(
+            f"no file {path} with API keys; make one: openssl rand -hex 24 > {path}"
+        ) from None
+    except OSError as error:
+        raise UserError(f"cannot read the API keys in {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no UTF-8; write one key a line as plain text") from None
 
 
 def given_key(headers: Mapping[bytes, bytes]) -> bytes:

@@ -6,10 +6,10 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 
 from bertie.infer.verb import Verb
-from bertie.serve.bodies import EmbeddingsAnswer, EmbeddingsBody
+from bertie.serve.bodies import EmbeddingsAnswer, EmbeddingsBody, check_json
 from bertie.serve.desk import Desk, write_answer
 from bertie.serve.models import Served
 from bertie.serve.refusals import Refused, write_json
@@ -18,14 +18,16 @@ FRAME = 2  # [CLS] and [SEP]
 
 
 def add_openai_routes(app: FastAPI, desk: Desk, refusals: Mapping[int | str, Any]) -> None:
-    @app.get("/v1/models", responses={401: refusals[401]}, tags=["models"])
+    some: dict[int | str, Any] = {status: refusals[status] for status in (401, 405, 429)}
+
+    @app.get("/v1/models", responses=some, tags=["models"])
     async def models() -> dict[str, Any]:
         """All models, and what each can do."""
         return {"object": "list", "data": [describe(one) for one in desk.models]}
 
-    some: dict[int | str, Any] = {status: refusals[status] for status in (401, 404, 422)}
+    more = some | {status: refusals[status] for status in (404, 422)}
 
-    @app.get("/v1/models/{model}", responses=some, tags=["models"])
+    @app.get("/v1/models/{model}", responses=more, tags=["models"])
     async def model_info(model: str) -> dict[str, Any]:
         """One of them."""
         return describe(desk.models.get(model))
@@ -33,6 +35,7 @@ def add_openai_routes(app: FastAPI, desk: Desk, refusals: Mapping[int | str, Any
     @app.post(
         "/v1/embeddings",
         responses=dict(refusals),
+        dependencies=[Depends(check_json)],
         response_model=EmbeddingsAnswer,
         tags=["models"],
     )

@@ -28,9 +28,14 @@ function fields(schema) {
   return element("table", {}, element("tbody", {}, ...rows));
 }
 
+// "200 Classified · 400, 401, 404 ErrorAnswer".
 function answers(responses) {
-  const made = Object.entries(responses).map(([status, one]) =>
-    `${status} ${typeOf(one.content?.["application/json"]?.schema) || one.description}`);
+  const statuses = {};
+  for (const [status, one] of Object.entries(responses)) {
+    const type = typeOf(one.content?.["application/json"]?.schema) || one.description;
+    (statuses[type] ??= []).push(status);
+  }
+  const made = Object.entries(statuses).map(([type, some]) => `${some.join(", ")} ${type}`);
   return element("p", { class: "soft" }, made.join(" · "));
 }
 
@@ -44,10 +49,11 @@ function section(path, method, how) {
 
 const sections = Object.entries(described.paths).flatMap(([path, methods]) =>
   Object.entries(methods).map(([method, how]) => section(path, method, how)));
-const named = ["Classified", "Tagged", "TaggedSpan", "Answered", "AnswerCandidate", "Chosen", "FillAnswer",
+const named = ["Classified", "Tagged", "TaggedSpan", "SpanAnswer", "AnswerCandidate", "Chosen", "FillAnswer",
                "FillGuess", "AttentionAnswer", "EmbeddingsAnswer", "ErrorDetail"];
 const types = named.filter((name) => name in schemas).map((name) =>
   element("section", { class: "path" }, element("h3", {}, name),
     element("p", {}, schemas[name].description ?? ""), fields(schemas[name])));
 document.getElementById("paths").append(
-  element("p", {}, described.info.summary), ...sections, element("h2", {}, "Types"), ...types);
+  element("p", {}, described.info.summary), element("h2", {}, "Paths"), ...sections,
+  element("h2", {}, "Types"), ...types);

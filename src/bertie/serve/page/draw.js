@@ -49,7 +49,7 @@ export function heatMap(caption, texts, matrix) {
   const head = element("tr", {}, element("td"), ...texts.map((text, number) =>
     element("th", { scope: "col", title: text }, String(number + 1))));
   const rows = matrix.map((row, i) => element("tr", {},
-    element("th", { scope: "row" }, `${i + 1}. ${texts[i]}`),
+    element("th", { scope: "row" }, element("span", {}, `${i + 1}. ${texts[i]}`)),
     ...row.map((value, j) => {
       const share = i === j ? 1 : (value - low) / (high - low);
       const cell = element("td", {}, value.toFixed(2));
@@ -61,10 +61,12 @@ export function heatMap(caption, texts, matrix) {
       element("thead", {}, head), element("tbody", {}, ...rows)));
 }
 
-// Pieces to point at; `weights` are of one head, from each piece to each.
-export function pieces(words, tokens, weights) {
+// Pieces to point at; `weights` are of one head, from each piece to each; the piece that is pointed
+// at is kept in `looking.from`.
+export function pieces(words, tokens, weights, looking) {
   const told = element("p", { role: "status" }, words.looks);
   const show = (from) => {
+    looking.from = from;
     const most = Math.max(...weights[from]);
     buttons.forEach((button, to) => {
       button.setAttribute("aria-pressed", String(to === from));
@@ -80,5 +82,6 @@ export function pieces(words, tokens, weights) {
     type: "button", "aria-pressed": "false", onmouseenter: () => show(number),
     onfocus: () => show(number), onclick: () => show(number),
   }, token));
+  if (looking.from !== null) show(looking.from);
   return element("div", {}, element("div", { class: "pieces" }, ...buttons), told);
 }

@@ -6,19 +6,28 @@ import { PANELS } from "/page/panels.js";
 import { EXAMPLES, WORDS } from "/page/words.js";
 
 const find = (id) => document.getElementById(id);
+// What a model reads decides in which language it is asked, not what the page is written in.
+const LANGUAGES = { latin: "en", han: "zh" };
 // `asked` counts questions and panels: an answer that comes when it has moved on is for nobody.
 const state = { models: [], model: null, verb: "", language: "en", asked: 0 };
 const trouble = find("trouble"); // stands below the form once there is one
 const words = () => WORDS[state.language];
 
+// A sentence in the page's language; below it what the server said, which is English.
+function tell(sentence, detail = "") {
+  const small = detail ? [element("p", { class: "detail", lang: "en" }, detail)] : [];
+  trouble.replaceChildren(element("p", {}, sentence), ...small);
+}
+
 function showTrouble(error) {
-  const known = words()[`s${error.status}`] ?? "";
-  trouble.textContent = error instanceof Trouble ? [known, error.message].filter(Boolean).join(" ") : "";
   if (!(error instanceof Trouble)) throw error;
-  if (error.status === 401) {
-    find("key-form").hidden = false;
-    find("key").focus();
+  if (error.status !== 401) {
+    tell(words()[`s${error.status}`] ?? words().unknown, error.message);
+    return;
   }
+  tell(key.get() ? words().wrongKey : words().s401); // the detail is for programs: a header
+  find("key-form").hidden = false;
+  find("key").focus();
 }
 
 // The page around the panel.
@@ -72,7 +81,7 @@ function open(verb) {
 
 function showPanel() {
   const panel = PANELS[state.verb];
-  const example = EXAMPLES[state.language][panel.example?.(state.model) ?? state.verb];
+  const example = EXAMPLES[exampleLanguage()][panel.example?.(state.model) ?? state.verb];
   const fields = panel.fields(state.model);
   const inputs = fields.map((field) => makeField(field, example[field.name]));
   const masks = fields.filter((field) => field.hasMask).map((field) => makeMaskButton(field.name));
@@ -85,7 +94,12 @@ function showPanel() {
   const refresh = () => showCalls(calls, panel.body(read(), state.model));
   const form = element("form", {
     oninput: refresh,
-    onsubmit: (event) => { event.preventDefault(); run(panel, read(), button, result); },
+    onsubmit: (event) => {
+      event.preventDefault();
+      const blank = fields.find(({ name, isOptional }) => !isOptional && !read()[name].trim());
+      if (blank) askToWrite(blank, result);
+      else run(panel, read(), button, result);
+    },
     onkeydown: (event) => { if (event.key === "Enter" && event.ctrlKey) form.requestSubmit(); },
     onchange: (event) => {
       refresh();
@@ -93,10 +107,22 @@ function showPanel() {
     },
   }, ...inputs.flat(), element("div", { class: "actions" }, button, ...masks, ...choices.flat()));
   state.asked += 1;
-  trouble.textContent = "";
+  trouble.replaceChildren();
   find("panel").replaceChildren(form, trouble, result,
     element("details", { open: "" }, element("summary", {}, words().code), calls));
   refresh();
+}
+
+function exampleLanguage() {
+  const read = state.model.scripts.map((script) => LANGUAGES[script]);
+  return read.length && !read.includes(state.language) ? read[0] : state.language;
+}
+
+function askToWrite({ name, word }, result) {
+  state.asked += 1;
+  result.replaceChildren();
+  tell(words().blank.replace("{}", words()[word]));
+  find(`field-${name}`).focus();
 }
 
 function makeField({ name, word, rows, hasMask, isOptional }, example) {
@@ -131,7 +157,7 @@ async function run(panel, fields, button, result) {
   const isAwaited = () => state.asked === number;
   button.setAttribute("aria-busy", "true");
   button.textContent = words().asking;
-  trouble.textContent = "";
+  trouble.replaceChildren();
   try {
     const answer = await ask(`/v1/${model.id}/${verb}`, body);
     if (isAwaited()) result.replaceChildren(...panel.draw(answer, words(), model, body));
@@ -151,16 +177,28 @@ function showCalls(place, body) {
   const path = `/v1/${state.model.id}/${state.verb}`;
   const written = { curl: curl(path, body), Python: python(path, body) };
   place.replaceChildren(...Object.entries(written).flatMap(([name, text]) => {
-    const copy = element("button", {
-      type: "button", "aria-label": `${words().copy}: ${name}`,
-      onclick: async () => {
-        await navigator.clipboard.writeText(text);
-        copy.textContent = words().copied;
-      },
-    }, words().copy);
-    return [element("div", { class: "code-head" }, element("strong", {}, name), copy),
-            element("pre", { id: `call-${name.toLowerCase()}`, tabindex: "0" }, element("code", {}, text))];
+    const code = element("code", {}, text);
+    const button = element("button", { type: "button", onclick: async () => show(await copy(text, code)) });
+    const show = (word) => {
+      button.textContent = word;
+      button.setAttribute("aria-label", `${word}: ${name}`);
+    };
+    show(words().copy);
+    return [element("div", { class: "code-head" }, element("strong", {}, name), button),
+            element("pre", { id: `call-${name.toLowerCase()}`, tabindex: "0" }, code)];
   }));
+}
+
+// Browsers lend no clipboard to plain http from another machine. Then the text is selected and
+// copied as was usual before; where that fails, too, it is left selected.
+async function copy(text, code) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return words().copied;
+  } catch {
+    getSelection().selectAllChildren(code);
+    return document.execCommand("copy") ? words().copied : words().selected;
+  }
 }
 
 // The beginning.
@@ -179,7 +217,7 @@ async function load() {
     state.models = (await ask("/v1/models")).data;
     state.model = state.models[0];
     find("key-form").hidden = true;
-    trouble.textContent = "";
+    trouble.replaceChildren();
     showAll();
   } catch (error) {
     showTrouble(error);
@@ -194,6 +232,7 @@ find("language").addEventListener("change", (event) => {
   state.language = event.target.value;
   localStorage.setItem("bertie-language", state.language);
   showAll();
+  if (!state.model) load(); // what keeps it from being shown is told in the new language
 });
 find("key-form").addEventListener("submit", (event) => {
   event.preventDefault();

@@ -5,6 +5,9 @@ import { bars, element, heatMap, marked, pieces } from "/page/draw.js";
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 const ranked = (scores) => Object.entries(scores).sort((a, b) => b[1] - a[1]);
 
+// The head and the piece that are looked at stay while layers, heads and texts change.
+const looking = { head: "", from: null, tokens: "" };
+
 // A field: name, word of its label, rows; `body` makes what is sent of the fields' texts.
 export const PANELS = {
   fill: {
@@ -13,7 +16,7 @@ export const PANELS = {
     draw(answer, words) {
       const guesses = answer.masks.map((mask, number) =>
         bars(`${words.mask} ${number + 1}`, mask.map(({ piece, probability }) => [piece, probability])));
-      return [element("h3", {}, words.best), element("p", { class: "passage" }, answer.best), ...guesses];
+      return [element("h2", {}, words.best), element("p", { class: "passage" }, answer.best), ...guesses];
     },
   },
   classify: {
@@ -26,10 +29,10 @@ export const PANELS = {
       ? { pairs: [text, second] } : { texts: text },
     draw(answer, words, model) {
       if (model.kind === "regression") {
-        return [element("h3", {}, words.number), element("p", { class: "passage" }, answer.label.toFixed(3))];
+        return [element("h2", {}, words.number), element("p", { class: "passage" }, answer.label.toFixed(3))];
       }
       const chosen = Array.isArray(answer.label) ? answer.label : [answer.label];
-      return [element("h3", {}, `${words.label}: ${chosen.join(", ") || words.none}`),
+      return [element("h2", {}, `${words.label}: ${chosen.join(", ") || words.none}`),
               bars(words.probability, ranked(answer.scores))];
     },
   },
@@ -54,7 +57,7 @@ export const PANELS = {
       const isNone = answer.text === "";
       const rows = answer.candidates.slice(0, 5).map((one) => [one.text, one.probability]);
       if (isNone) rows.unshift([words.noAnswer, answer.probability]);
-      return [element("h3", {}, isNone ? words.noAnswer : answer.text),
+      return [element("h2", {}, isNone ? words.noAnswer : answer.text),
               marked(sent.context, isNone ? [] : [answer]),
               bars(`${words.others}, ${words.probability}`, rows)];
     },
@@ -82,13 +85,20 @@ export const PANELS = {
     draw(answer, words) {
       const mean = answer.tokens.map((_, from) => answer.tokens.map((__, to) =>
         answer.heads.reduce((sum, head) => sum + head[from][to], 0) / answer.heads.length));
-      const place = element("div", {}, pieces(words, answer.tokens, mean));
-      const heads = element("select", {
-        id: "head",
-        onchange: () => place.replaceChildren(
-          pieces(words, answer.tokens, heads.value === "" ? mean : answer.heads[Number(heads.value)])),
-      }, element("option", { value: "" }, words.meanHead),
+      const tokens = JSON.stringify(answer.tokens);
+      if (tokens !== looking.tokens) Object.assign(looking, { tokens, from: null });
+      if (Number(looking.head) >= answer.heads.length) looking.head = ""; // another model's
+      const place = element("div");
+      const show = () => {
+        looking.head = heads.value;
+        const weights = looking.head === "" ? mean : answer.heads[Number(looking.head)];
+        place.replaceChildren(pieces(words, answer.tokens, weights, looking));
+      };
+      const heads = element("select", { id: "head", onchange: show },
+        element("option", { value: "" }, words.meanHead),
         ...answer.heads.map((_, n) => element("option", { value: n }, String(n + 1))));
+      heads.value = looking.head;
+      show();
       return [element("p", { class: "choose" }, element("label", { for: "head" }, words.head), heads), place];
     },
   },
