@@ -128,7 +128,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     clock = time.process_time if options.threads == 1 else time.perf_counter
-    engine, model = Engine.load(options.model, show=False), open_frozen(options.model)
+    engine, model = Engine.load(options.model, show=False), open_frozen(options.model, "auto")
     encoded = encode_file(options.model, options.data, {"name": "tag"}, skip_bad=False)
     result: dict[str, Any] = {"threads": options.threads, "inputs": len(encoded.instances)}
     result["tokens_per_s"] = time_writing(engine, model, encoded, options.rounds, clock)

@@ -244,7 +244,7 @@ def list_tasks(tasks: Mapping[str, Any], models: Sequence[str]) -> list[str]:
     for name, by_model in tasks.items():
         part = "test" if name in ON_TEST else "dev"
         found = [by_model.get(model, {}) for model in models]
-        metrics = list(by_model.get("ours", {}).get(part, {}))
+        metrics = next((list(one[part]) for one in found if part in one), [])
         cells = [show_scores(one, part, metrics) for one in found]
         title = f"{name}, {' / '.join(metrics)}" + (" (test)" if part == "test" else "")
         rows.append(row(title, *cells))
