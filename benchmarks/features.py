@@ -5,10 +5,10 @@
 
 The engine embeds a data set's sentences, as anyone would ask it to; its inputs go through the
 engine's model with the rows thrown away; or through the model that features are made with, the rows
-of all layers written to a store; or rows that are there are written, without a model. The four take
-turns. Then steps of 32 sentences train heads on the store: every combination with the usual LSTM,
-and one combination with larger ones. With one thread CPU time is counted, so that other work on the
-machine matters little.
+of all layers written to a store, and then the disk is waited for; or rows that are there are
+written, without a model. They take turns. Then steps of 32 sentences train heads on the store:
+every combination with the usual LSTM, and one combination with larger ones. With one thread CPU
+time is counted, so that other work on the machine matters little.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from bertie.feature_sets import read_feature_sets
 from bertie.features import Encoded, encode_file, make_features, open_frozen
 from bertie.infer.batches import BATCH_TOKENS, make_batches, pack_inputs
 from bertie.infer.engine import Engine
-from bertie.infer.features import write_vectors
+from bertie.infer.features import flush_all, write_vectors
 from bertie.learners import HeadConfig, HeadLearner, RunSpec
 from bertie.model.bert import Bert
 from bertie.model.feature_head import Combination
@@ -51,7 +51,7 @@ def read_only(model: Bert, encoded: Encoded) -> Iterator[int]:
         yield int(lengths[batch].sum())
 
 
-def write_only(encoded: Encoded, tables: Mapping[int, np.ndarray], vectors: np.ndarray) -> None:
+def write_only(encoded: Encoded, tables: Mapping[int, np.memmap], vectors: np.ndarray) -> None:
     """The rows that are kept, batch by batch, from vectors that are there."""
     for batch in make_batches(np.diff(encoded.index.inputs).tolist(), BATCH_TOKENS):
         starts = encoded.index.inputs[batch]
@@ -71,7 +71,7 @@ def time_writing(
 ) -> dict[str, float]:
     """Tokens a second of each way, the median of rounds that take turns."""
     config = model.config
-    names = ("embedded", "read", "read and written", "written")
+    names = ("embedded", "read", "read and written", "written", "flushed")
     taken: dict[str, list[float]] = {name: [] for name in names}
     texts = [" ".join(example.words) for example in encoded.data.examples]
     vectors = np.ones((2 * BATCH_TOKENS, config.hidden_size), np.float16)
@@ -86,14 +86,16 @@ def time_writing(
             ways: dict[str, Callable[[], object]] = {
                 "embedded": lambda: engine.embed(texts, layer=-1),
                 "read": lambda: list(read_only(engine.model, encoded)),
-                "read and written": lambda tables=tables: [
-                    list(write_vectors(model, encoded.instances, encoded.kept, tables)),
-                    [table.flush() for table in tables.values()],
-                ],
+                "read and written": lambda tables=tables: list(
+                    write_vectors(model, encoded.instances, encoded.kept, tables)
+                ),
+                "flushed": lambda tables=tables: flush_all(tables),
                 "written": lambda tables=tables: write_only(encoded, tables, vectors),
             }
             for name, work in ways.items():
                 taken[name].append(seconds(work, clock))
+    both = zip(taken["read and written"], taken.pop("flushed"), strict=True)
+    taken["read, written and flushed to disk"] = [sum(pair) for pair in both]
     num_tokens = len(encoded.instances.ids)
     return {name: round(num_tokens / median(times)) for name, times in taken.items()}
 

@@ -107,9 +107,9 @@ def test_the_model_is_laid_out_for_the_processor(
 ) -> None:
     states, seen = Bert.states, set()
 
-    def watch(model: Bert, *packed: torch.Tensor, num_layers: int) -> list[torch.Tensor]:
+    def watch(model: Bert, *packed: torch.Tensor, num_layers: int, kept: torch.Tensor) -> list:
         seen.update(type(model.get_submodule(f"layers.{n}.ffn.up")) for n in range(2))
-        return states(model, *packed, num_layers=num_layers)
+        return states(model, *packed, num_layers=num_layers, kept=kept)
 
     monkeypatch.setattr(Bert, "states", watch)
     data = write_tags(tmp_path / "a.conll")
@@ -220,7 +220,9 @@ def test_values_beyond_float16_are_refused(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     states = Bert.states
-    monkeypatch.setattr(Bert, "states", lambda *a, num_layers: [1e5 * rows for rows in states(*a)])
+    monkeypatch.setattr(
+        Bert, "states", lambda *a, num_layers, kept: [1e5 * rows for rows in states(*a, kept=kept)]
+    )
     data = write_tags(tmp_path / "a.conll")
     with pytest.raises(UserError, match="layer 0 has values beyond ±65504"):
         make_features(source, data, tmp_path / "s", task={"name": "tag"})

@@ -27,7 +27,7 @@ from bertie.data.features import (
 )
 from bertie.datasets import describe_left_out, make_task
 from bertie.errors import UserError
-from bertie.infer.features import choose_layers, keep_all, keep_words, write_vectors
+from bertie.infer.features import choose_layers, flush_all, keep_all, keep_words, write_vectors
 from bertie.model.bert import Bert
 from bertie.model.cpu_linear import hasten
 from bertie.tasks import name_of
@@ -80,8 +80,7 @@ def make_features(
         tables = create_layers(draft, manifest.layers, **size)
         for num_done in write_vectors(model, encoded.instances, encoded.kept, tables):
             on_progress("reading tokens", num_done, len(encoded.instances.ids))
-        for table in tables.values():
-            table.flush()
+        flush_all(tables)
         finish_features(draft, manifest, encoded.index, map(asdict, encoded.data.examples))
     return open_features(out)
 

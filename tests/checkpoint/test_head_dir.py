@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+import bertie
 from bertie.checkpoint.card import TaskCard, read_card
 from bertie.checkpoint.head_dir import HeadRecord, is_head, open_head, read_head, save_head
+from bertie.checkpoint.model_dir import open_model
 from bertie.errors import UserError
 from tests.model.test_feature_head import VECTORS, make_head, make_shape, run
 
@@ -27,6 +29,14 @@ def test_a_head_comes_back(folder: Path) -> None:
     assert all(map(torch.equal, run(head, [0, 2]), expected))
     assert read_head(folder) == RECORD and read_card(folder) == CARD and is_head(folder)
     assert all(parameter.requires_grad for parameter in head.parameters()) and not head.training
+
+
+def test_a_head_is_no_whole_model_and_says_what_it_is(folder: Path) -> None:
+    wanted = r"head is a head on the features of m, .* bertie evaluate .*head --data STORE"
+    with pytest.raises(UserError, match=wanted):
+        open_model(folder)
+    with pytest.raises(UserError, match=wanted):
+        bertie.load(folder)
 
 
 def test_an_older_one_is_replaced(folder: Path) -> None:

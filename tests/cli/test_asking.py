@@ -10,15 +10,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import bertie as package
+from bertie.cli import app
+from bertie.errors import UserError
 from bertie.evaluate import evaluate_file, write_predictions
 from bertie.tasks.classify import Classify
 from bertie.tasks.span import Span
+from bertie.tasks.tag import Tag
 from tests.infer.models import SENTENCES, make_directory, make_tuned
 from tests.test_cli import bertie
 
 LABELS = ("a", "b", "c")
+
+
+def run(*arguments: object) -> str:
+    """In this process, which has torch already."""
+    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +94,50 @@ def test_predict_says_what_was_cut_and_left_out(folder: Path) -> None:
     assert refused.returncode == 2 and "-, line 3: not a JSON object" in refused.stderr
 
 
+def test_predict_answers_a_pipe_while_it_comes(folder: Path) -> None:
+    command = [sys.executable, "-m", "bertie", "predict", "classes/model", "-"]
+    whole = bertie(*command[3:], cwd=folder, stdin="\n".join(SENTENCES)).stdout.splitlines()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=folder, **pipes) as life:  # type: ignore[call-overload]
+        for text, line in zip(SENTENCES, whole, strict=True):
+            life.stdin.write(f"{text}\n".encode())
+            life.stdin.flush()
+            found, wanted = (json.loads(one) for one in (life.stdout.readline(), line))
+            assert (found["id"], found["label"]) == (wanted["id"], wanted["label"])
+        life.stdin.close()
+        assert life.wait(60) == 0
+
+
+def test_predict_reads_the_files_of_its_task(folder: Path) -> None:
+    tagger = make_tuned(folder / "tag", Tag(kind="spans", labels=("O", "B-X"), max_length=20))
+    (folder / "a.conll").write_text("Paris NNP B-X\nis VB O\n\nFrance NNP B-X\n")
+    found = answers(run("predict", tagger, folder / "a.conll"))
+    assert [one["text"] for one in found] == ["Paris is", "France"]
+    assert [one["id"] for one in found] == ["1", "4"]
+    paragraph = {"context": "Paris is large", "qas": [{"id": "q7", "question": "Where?"}]}
+    tree = {"version": "1.1", "data": [{"title": "t", "paragraphs": [paragraph]}]}
+    (folder / "dev.json").write_text(json.dumps(tree, indent=1))
+    options = ("--out", folder / "squad.jsonl")
+    assert "1 answers" in run("predict", folder / "span/model", folder / "dev.json", *options)
+    (found,) = answers((folder / "squad.jsonl").read_text())
+    wanted = package.load(folder / "span/model").answer("Where?", "Paris is large")
+    assert (found["id"], found["text"]) == ("q7", wanted.text)
+
+
+def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
+    model, none = folder / "classes/model", folder / "none.conll"
+    for command in (
+        ("predict", model, none),
+        ("predict", model, none, "--out", folder / "none.jsonl"),
+        ("embed", model, none, "--out", folder / "none.npy"),
+        ("similar", model, none, "--query", "a"),
+        ("features", model, none, "--out", folder / "none"),
+    ):
+        with pytest.raises(UserError, match=r"^no file .*none\.conll$"):
+            run(*command)
+    assert not list(folder.glob("*none.*"))
+
+
 def test_a_model_that_was_not_fine_tuned_predicts_nothing(folder: Path) -> None:
     result = bertie("predict", "pretrained/model", "lines.txt", cwd=folder)
     assert result.returncode == 2
@@ -107,6 +163,27 @@ def test_killed_and_started_again_is_never_killed(folder: Path) -> None:
     assert "answers were there already" in result.stderr
     assert (folder / "killed.jsonl").read_bytes() == (folder / "whole.jsonl").read_bytes()
     assert not list(folder.glob(".killed*"))
+
+
+def test_the_precision_and_the_device_can_be_chosen(folder: Path) -> None:
+    options = ("--precision", "int8", "--device", "cpu")
+    model, text = folder / "pretrained/model", "Paris is the [MASK] of France."
+    rough = package.load(model, precision="int8", device="cpu")
+    (filled,) = answers(run("fill", model, text, "--json", *options))
+    wanted = rough.fill(text).masks[0]
+    assert filled["masks"][0][0]["probability"] == pytest.approx(wanted[0].probability, abs=1e-6)
+    run("embed", model, folder / "lines.txt", "--out", folder / "rough.npy", *options)
+    vectors = rough.embed([*SENTENCES, "", "Paris"])
+    np.testing.assert_allclose(np.load(folder / "rough.npy"), vectors, atol=1e-6)
+    assert not np.allclose(vectors, package.load(model).embed([*SENTENCES, "", "Paris"]), atol=1e-5)
+    told = run("similar", model, *SENTENCES[:2], *options)
+    assert float(told) == pytest.approx(rough.similarity(*SENTENCES[:2]), abs=1e-4)
+    classes = package.load(folder / "classes/model", precision="int8", device="cpu")
+    found = answers(run("predict", folder / "classes/model", folder / "lines.txt", *options))
+    assert found[0]["scores"] == pytest.approx(classes.classify(SENTENCES[0]).scores, abs=1e-5)
+    for verb in ("fill", "similar"):
+        with pytest.raises(UserError, match="no precision 'int4'; there are: fp32"):
+            run(verb, model, text, text, "--precision", "int4")
 
 
 def test_embed_writes_the_engine_s_vectors(folder: Path) -> None:

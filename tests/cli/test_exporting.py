@@ -22,6 +22,7 @@ def test_export_says_how_near_it_is(tmp_path: Path) -> None:
     made = make_directory(tmp_path, ("token",))
     told = run("export", made, "--to", "onnx", "--dtype", "int8", "--out", tmp_path / "out")
     assert "largest difference from the engine in int8 on 30 random texts" in told
+    assert "the engine's int8" in told and "2 times that is allowed" in told
     assert (tmp_path / "out" / "model.onnx").is_file()
     with pytest.raises(UserError, match="is there already"):
         run("export", made, "--to", "hf", "--out", tmp_path / "out")

@@ -1,5 +1,6 @@
 """What was written is what is read; what is damaged or foreign is refused, and by name."""
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -101,12 +102,36 @@ def test_rows_of_several_stores_are_numbered_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, -np.nan])
-def test_what_float16_cannot_hold_is_refused(value: float) -> None:
-    table = np.zeros((2, 3), np.float16)
+def test_what_float16_cannot_hold_is_refused(value: float, tmp_path: Path) -> None:
+    table = create_layers(tmp_path, [7], num_tokens=2, hidden_size=3)[7]
     with pytest.raises(UserError, match=r"layer 7 has values beyond .*--layers"):
         put(table, np.array([1]), np.array([[0.0, value, 1.0]], np.float16), 7)
     put(table, np.array([1]), np.array([[-65_504, 65_504, -0.0]], np.float16), 7)
-    assert table[1].tolist() == [-65_504, 65_504, 0]
+    assert table.tolist() == [[0, 0, 0], [-65_504, 65_504, 0]]
+
+
+def test_a_full_disk_is_said_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", refuse)
+    with pytest.raises(UserError, match=r"no room for the 0\.0 GB of layer-07\.npy; make room"):
+        create_layers(tmp_path, [7], num_tokens=2, hidden_size=3)
+
+
+@given(rows=st.lists(st.integers(0, 11), unique=True), seed=st.integers(0, 9))
+def test_rows_are_written_as_an_assignment_writes_them(
+    rows: list[int], seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("rows")
+    table = create_layers(folder, [0], num_tokens=12, hidden_size=3)[0]
+    wanted = np.zeros((12, 3), np.float16)
+    vectors = np.random.default_rng(seed).random((len(rows), 6)).astype(np.float16)[:, ::2]
+    wanted[rows] = vectors
+    put(table, np.array(rows, np.int64), vectors, 0)
+    np.testing.assert_array_equal(table, wanted)
 
 
 @pytest.mark.parametrize(

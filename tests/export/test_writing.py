@@ -157,10 +157,12 @@ def test_a_program_without_bertie_runs_what_torch_writes(tmp_path: Path) -> None
 
 def test_an_export_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_directory(tmp_path, ("sequence",))
-    monkeypatch.setitem(check_module.TOLERANCES, "int8", 1e-9)
-    with pytest.raises(UserError, match=r"differs from the engine by .*; nothing was written"):
-        export_model(made, tmp_path / "out", form="onnx", precision="int8")
-    assert not (tmp_path / "out").exists()
+    monkeypatch.setitem(check_module.TOLERANCES, "fp32", 1e-12)
+    monkeypatch.setattr(check_module, "MAX_ERROR_RATIO", 0.5)
+    for precision, place in (("fp32", "the engine by"), ("int8", "fp32 by")):
+        with pytest.raises(UserError, match=f"differs from {place} .*nothing was written"):
+            export_model(made, tmp_path / "out", form="onnx", precision=precision)
+        assert not (tmp_path / "out").exists()
 
 
 def test_the_score_on_a_file_is_told(tmp_path: Path) -> None:

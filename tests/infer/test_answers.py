@@ -403,6 +403,25 @@ def test_what_is_cut_off_is_said(engines: dict[str, Engine]) -> None:
         engines["answers"].answer("Paris " * 20, "Paris")
 
 
+def test_each_answer_says_how_much_of_it_was_cut_off(tmp_path: Path) -> None:
+    tasks = {
+        "classify": Classify(kind="classes", labels=("a", "b"), max_length=8, truncate=True),
+        "answer": Span(max_length=30, max_question=6),
+        "choose": Choice(max_length=12, truncate=True),
+    }
+    opened = {name: bertie.load(make_tuned(tmp_path / name, task)) for name, task in tasks.items()}
+    assert len(opened["answer"].tokenizer.ids("the")) == 1
+    short, long = "the the", "the " * 20
+    for _ in range(2):  # the second time, Python's default filter shows no warning
+        texts = opened["classify"].classify([short, long])
+        questions = opened["answer"].answer([short, long], "Paris")
+        choices = opened["choose"].choose([short, long], [["the", "the"]] * 2)
+        assert [one.num_cut for one in texts] == [0, 20 - 6]
+        assert [one.num_cut for one in questions] == [0, 20 - 6]
+        assert [one.num_cut for one in choices] == [0, 2 * (20 + 1 + 3 - 12)]
+    assert to_json(questions[1])["num_cut"] == 14
+
+
 def test_a_bar_only_on_a_terminal(
     engines: dict[str, Engine], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

@@ -140,6 +140,9 @@ def test_what_cannot_be_is_refused(engine: Engine) -> None:
     for options, message in (
         ({"layer": 3}, r"no layer 3: the model has 0 \(embeddings\) to 2"),
         ({"layer": -4}, "no layer -4"),
+        ({"layer": "x"}, "a layer is a whole number, as in -2; found 'x'"),
+        ({"layer": 1.5}, "a layer is a whole number, as in -2; found 1.5"),
+        ({"layer": True}, "a layer is a whole number, as in -2; found True"),
         ({"pooling": "median"}, "no pooling 'median'; there are: mean, cls, max"),
     ):
         with pytest.raises(UserError, match=message):

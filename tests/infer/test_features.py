@@ -131,7 +131,11 @@ def test_only_the_layers_that_are_asked_for_are_computed(
     asked = []
     states = Bert.states
     monkeypatch.setattr(
-        Bert, "states", lambda *a, num_layers: asked.append(num_layers) or states(*a, num_layers=1)
+        Bert,
+        "states",
+        lambda *a, num_layers, kept: (
+            asked.append(num_layers) or states(*a, num_layers=1, kept=kept)
+        ),
     )
     data = write_tags(tmp_path / "a.conll")
     store = make_features(source, data, tmp_path / "s", task={"name": "tag"}, layers="0,1")

@@ -1,16 +1,20 @@
 """A file read for predictions gives the examples that the task itself reads, without labels."""
 
+import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bertie.data import blocks
 from bertie.errors import UserError
-from bertie.infer.file_examples import read_column, read_examples
+from bertie.infer import file_examples
+from bertie.infer.file_examples import find_format, read_column, read_examples
 from bertie.tasks import KnownTask
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
+from bertie.tasks.sentences import Level
 from bertie.tasks.span import Span
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import Rejects
@@ -105,6 +109,103 @@ def test_what_does_not_fit_the_task_is_said(
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=message):
         list(read_examples(tmp_path / name, task, TOKENIZER, Rejects()))
+
+
+CONLL = """-DOCSTART- -X- O
+
+the DT O
+cat NN B-X
+
+a DT O
+
+-DOCSTART- -X- O
+
+dog NN B-X
+"""
+SQUAD = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": f"t{n}",
+            "paragraphs": [
+                {
+                    "context": "ein Käse, a [dog] {x}",
+                    "qas": [
+                        {"id": f"{n}-{m}", "question": "what?", "answers": []} for m in range(2)
+                    ],
+                }
+            ],
+        }
+        for n in range(3)
+    ],
+}
+CMRC = [
+    {"context_id": "D", "context_text": "c", "qas": [{"query_id": "q", "query_text": "?"}]},
+    {"context_id": "E", "context_text": "d", "qas": []},
+]
+
+
+@pytest.mark.parametrize("level", ["word", "character"])
+@pytest.mark.parametrize("name", ["a.conll", "eng.testa", "a.txt", "a.conll.gz", "words.conll"])
+def test_columns_are_the_sentences_that_a_tagger_reads(
+    name: str, level: Level, tmp_path: Path
+) -> None:
+    text = CONLL if name != "words.conll" else "the\ncat\n\na\n"
+    data = text.encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    task = replace(TAGS, level=level)
+    found = list(read_examples(tmp_path / name, task, TOKENIZER, Rejects()))
+    assert found == [without_labels(one) for one in task.read(tmp_path / name).examples]
+    assert found[0].words == ("the", "cat") and found[0].tags is None
+    assert find_format(tmp_path / name, task) == "conll"
+
+
+@pytest.mark.parametrize("text", ["the cat\nB-12 vitamin\n", "plan B\nplan O\n", "", "O\nO\n"])
+def test_lines_of_text_are_no_columns(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(text)
+    assert find_format(tmp_path / "a.txt", TAGS) == "text"
+    tables = {"a.tsv": "text\tlabel\na\tO\n", "b.tsv": "text_a\tlabel\na\x02b\tO\x02O\n"}
+    for name, table in tables.items():
+        (tmp_path / name).write_text(table)
+        assert find_format(tmp_path / name, TAGS) == "tsv"
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize(("tree", "format"), [(SQUAD, "squad"), (CMRC, "cmrc")])
+def test_questions_of_squad_and_cmrc_are_those_that_the_task_reads(
+    tree: object, format: str, indent: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(tree, indent=indent, ensure_ascii=indent is None), "utf-8")
+    monkeypatch.setattr(blocks, "CHUNK", 7)  # letters and articles are cut anywhere
+    monkeypatch.setattr(file_examples, "PEEKED", 60)
+    assert find_format(path, Span(), format) == format
+    found = list(read_examples(path, Span(), TOKENIZER, Rejects(), format=format))
+    assert found == [without_labels(one) for one in Span().read(path).examples]
+    assert all(one.answers is None for one in found)
+    monkeypatch.undo()
+    assert find_format(path, Span()) == format
+    assert list(read_examples(path, Span(), TOKENIZER, Rejects())) == found
+    cut = path.read_text("utf-8")[:-20]
+    path.write_text(cut, "utf-8")
+    with pytest.raises(UserError, match=r"a\.json is no JSON, or ends within; is it complete"):
+        list(read_examples(path, Span(), TOKENIZER, Rejects()))
+
+
+def test_a_format_of_another_task_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}')
+    with pytest.raises(UserError, match="conll is for taggers; the model does something else"):
+        find_format(path, CLASSES, "conll")
+    with pytest.raises(UserError, match="does not begin as SQuAD's and CMRC's files do"):
+        list(read_examples(path, Span(), TOKENIZER, Rejects(), format="squad"))
+    with pytest.raises(
+        UserError, match=r"no format 'xml'; there are: text, .*, conll, squad, cmrc"
+    ):
+        find_format(path, TAGS, "xml")
+    for format in (None, "conll"):
+        with pytest.raises(UserError, match=r"no file .*none\.conll"):
+            find_format(tmp_path / "none.conll", TAGS, format)
 
 
 def test_a_column_of_texts(tmp_path: Path) -> None:

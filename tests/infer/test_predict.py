@@ -87,4 +87,10 @@ def test_a_draft_belongs_to_its_command(engine: Engine, tmp_path: Path) -> None:
 def test_half_a_character_is_written_as_json_has_it() -> None:
     example = make_choice(("a", ["b", "\ud800"]))
     line = make_line(example, Chosen(label=1, option="\ud800", scores=(0.0, 1.0)))
-    assert json.loads(line) == {"id": "", "label": 1, "option": "\ud800", "scores": [0.0, 1.0]}
+    assert json.loads(line) == {
+        "id": "",
+        "label": 1,
+        "option": "\ud800",
+        "scores": [0.0, 1.0],
+        "num_cut": 0,
+    }

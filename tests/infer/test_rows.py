@@ -2,12 +2,13 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from bertie.errors import UserError
-from bertie.infer.rows import BEGINNING, estimate_rows, open_rows
+from bertie.infer.rows import BEGINNING, STDIN, estimate_rows, open_rows
 from bertie.tasks.classify import KNOWN
 from bertie.tasks.tables import read_table
 from bertie.tasks.task import Rejects
@@ -84,6 +85,26 @@ def test_what_cannot_be_read_is_named(name: str, text: str, message: str, tmp_pa
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=message):
         list(open_rows(tmp_path / name, Rejects(), known=KNOWN).rows)
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("text", "x\n"),
+        ("jsonl", '{"text": "x"}\n'),
+        ("csv", "text,label\nx,b\n"),
+        ("tsv", "\ntext\tlabel\nx\tb\n"),
+    ],
+)
+def test_rows_of_a_pipe_do_not_wait_for_more(
+    format: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, into = os.pipe()
+    with os.fdopen(out) as stdin, os.fdopen(into, "wb", buffering=0) as pipe:
+        monkeypatch.setattr("sys.stdin", stdin)
+        pipe.write(text.encode())  # and no end: a read more would wait for ever
+        stream = open_rows(STDIN, Rejects(), known=KNOWN, format=format)
+        assert next(stream.rows).values["text"] == "x"
 
 
 def test_the_format_can_be_said(tmp_path: Path) -> None:

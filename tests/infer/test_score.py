@@ -71,6 +71,20 @@ def test_a_mask_in_the_text_stays_hidden(engine: Engine) -> None:
     assert len(scored.tokens) == len(engine.score("Paris is the of France").tokens)
 
 
+def test_a_text_that_would_take_hours_is_refused(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = "the " * 2_049
+    with pytest.raises(
+        UserError, match=r"has 2,049 pieces, .*; 2,048 are scored at most: give its"
+    ):
+        engine.score(many)
+    with pytest.raises(UserError, match="text 2: the text has 2,049 pieces"):
+        engine.score(["a", many])
+    monkeypatch.setattr("bertie.infer.score.MAX_PIECES", 4)
+    assert len(engine.score("the the the the").tokens) == 4
+
+
 @pytest.mark.parametrize("text", ["", " \n", "[MASK]"])
 def test_a_text_without_words_is_refused(engine: Engine, text: str) -> None:
     with pytest.raises(UserError, match=r"^no token to score in"):

@@ -85,6 +85,29 @@ def test_no_threshold_is_better_than_the_fitted_one(by: str) -> None:
         assert answer_scores(gold, predicted, no_answer, fitted)[by] == pytest.approx(best)
 
 
+@pytest.mark.parametrize("by", ["exact", "f1"])
+def test_rounding_does_not_flip_a_question_at_the_threshold(by: str) -> None:
+    chance = random.Random(4)
+    for _ in range(200):
+        gold, predicted, no_answer = questions(chance, has_empty=True)
+        # on a grid, so that half a step is no small thing
+        no_answer = {key: round(4 * score) for key, score in no_answer.items()}
+        fitted = fit_no_answer_threshold(gold, predicted, no_answer, by=by)
+        wanted = answer_scores(gold, predicted, no_answer, fitted)[by]
+        shaken = {key: score + chance.choice([-0.4, 0.4]) for key, score in no_answer.items()}
+        assert answer_scores(gold, predicted, shaken, fitted)[by] == wanted
+
+
+def test_a_threshold_lies_between_scores() -> None:
+    gold, predicted = {"a": ["x"], "b": [], "c": []}, {"a": "x", "b": "y", "c": "z"}
+    scores = {"a": 1.0, "b": 3.0, "c": 9.0}
+    assert fit_no_answer_threshold(gold, predicted, scores) == 2.0
+    assert fit_no_answer_threshold({"a": [], "b": []}, predicted, scores) == 0.0
+    assert fit_no_answer_threshold({"a": ["x"], "b": ["y"]}, predicted, scores) == 4.0
+    near = np.nextafter(1.0, 2.0)
+    assert 1.0 <= fit_no_answer_threshold(gold, predicted, scores | {"b": near}) < near
+
+
 def test_a_missing_no_answer_score_is_named() -> None:
     with pytest.raises(UserError, match="question b has no no-answer score"):
         answer_scores({"a": ["x"], "b": []}, {"a": "x", "b": ""}, {"a": 0.5})

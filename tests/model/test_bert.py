@@ -90,6 +90,11 @@ def test_the_compiled_graph_is_whole_and_equal() -> None:
 def test_states_begin_with_the_embeddings_and_end_with_the_last_layer() -> None:
     model, batch = make(), pack(*sequences([4, 1, 9]))
     states = model.states(*batch)
+    kept = torch.tensor([1, 4, 2])
+    for num_layers in (None, 1, 0):
+        some = model.states(*batch, num_layers=num_layers, kept=kept)
+        for one, whole in zip(some, states, strict=num_layers is None):
+            torch.testing.assert_close(one, whole[kept])
     assert len(states) == TINY.num_layers + 1
     assert torch.equal(states[0], model.embeddings(batch.ids, batch.segments, batch.positions))
     assert torch.equal(states[-1], model.encode(*batch))

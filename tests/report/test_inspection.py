@@ -22,6 +22,14 @@ def test_the_page_is_whole_and_harmless() -> None:
     assert "✓ cat 75%" in made and "dog 25%" in made and "layer 2" in made
 
 
+def test_the_page_says_what_was_masked() -> None:
+    layers = [("dog", 0.25), ("cat", 0.5)]
+    for piece, told in (("cat", "Each piece is masked in turn"), ("[MASK]", "Each mask of the")):
+        made = make_page("x", "m", PIECES, make_weights(), [Guessed(piece, layers)])
+        assert told in made
+        assert ("masked in turn" in made) is ("✓ is right" in made) is (piece == "cat")
+
+
 def test_without_guesses_there_is_no_table() -> None:
     assert "Guesses" not in make_page("x", "m", PIECES, make_weights(), [])
 

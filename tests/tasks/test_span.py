@@ -123,7 +123,12 @@ def test_the_threshold_is_fitted() -> None:
         output[row], output[0] = 3, null
     assert task.score(examples, task.decode(examples, instances, outputs))["f1"] == 0.5
     tuned = task.tune(examples, instances, outputs)
-    assert 2 <= tuned.threshold < 6
+    assert tuned.threshold == 4.0  # half-way between 2 and 6
+    empty = question("", id="2")  # no candidate: its score is beyond all others
+    more = task.encode([*examples, empty], TOKENIZER)
+    rows = int(np.diff(more.bounds)[-1])
+    again = task.tune([*examples, empty], more, [*outputs, np.zeros((rows, 2), np.float32)])
+    assert again.threshold == 4.0
     assert tuned.score(examples, tuned.decode(examples, instances, outputs))["f1"] == 1
 
 

@@ -68,6 +68,8 @@ def test_a_stray_quote_swallows_no_rows(tmp_path: Path) -> None:
         ("a.json", b"[{", "is not JSON"),
         ("a.jsonl", b'{"text": 1}\n[3]\n', "line 2: not a JSON object"),
         ("none.csv", None, "no file"),
+        ("none.conll", None, "no file"),
+        ("none.parquet", None, "no file"),
     ],
 )
 def test_what_cannot_be_read_is_said(

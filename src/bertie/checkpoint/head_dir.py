@@ -36,6 +36,18 @@ def is_head(directory: Path) -> bool:
     return (directory / HEAD).is_file()
 
 
+def refuse_head(directory: Path) -> None:
+    """Raises where a whole model is wanted, and this is a head."""
+    if is_head(directory):
+        model = read_head(directory).model
+        raise UserError(
+            f"{directory} is a head on the features of {model}, not a whole model: it reads "
+            "feature stores, not texts. Score it: bertie features MODEL DATA --out STORE, then "
+            f"bertie evaluate {directory} --data STORE. For texts, fine-tune a whole model: bertie "
+            f"finetune --model {model}"
+        )
+
+
 def save_head(
     weights: Mapping[str, Tensor], directory: Path, *, record: HeadRecord, card: TaskCard
 ) -> None:

@@ -26,6 +26,7 @@ from bertie.checkpoint.card import (
     write_card,
 )
 from bertie.checkpoint.draft import draft_of
+from bertie.checkpoint.head_dir import refuse_head
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.packed import write_packed
 from bertie.checkpoint.weights import LISTED, read_weights, write_weights
@@ -81,6 +82,7 @@ def open_model(
             f"{directory} is one of Google's checkpoints; make a model directory of it: "
             f"bertie import {directory} --out NEW"
         )
+    refuse_head(directory)
     values = read_json(path)
     config = hugging_face.parse_config(values, path)
     check_vocab(directory, config)

@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from bertie.data.blocks import Problems
     from bertie.infer.embed import Pooling
 
-File = Annotated[
-    Path, typer.Argument(help="Lines of text, .csv, .tsv, .jsonl, .parquet; - for stdin.")
-]
 Format = Annotated[
     str | None,
     typer.Option(help="text, csv, tsv, jsonl or parquet, where the suffix does not say."),
+]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda; a GPU where there is one.")]
+Precision = Annotated[
+    str, typer.Option(help="fp32, bf16, int8 (CPU) or fp16 (GPU): the lower, the faster.")
 ]
 Column = Annotated[str | None, typer.Option(help="The column of the texts, where it is unclear.")]
 
@@ -71,6 +72,8 @@ def fill(
     ],
     top: Annotated[int, typer.Option(help="How many pieces for each mask.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a text.")] = False,
+    device: Device = None,
+    precision: Precision = "fp32",
 ) -> None:
     """Say what a [MASK] stands for: the best pieces, and how probable they are.
 
@@ -85,11 +88,14 @@ def fill(
     `bertie fill my_run/model - < sentences.txt` (one a line; blank lines are left out)
     """
     from bertie import load
+    from bertie.infer.arrivals import as_they_come
 
     is_named = len(words) > 1 and "[MASK]" not in words[0] and words[0] != "-"
     model, texts = take_model(words, len(words) - is_named, "a text")
     lines = (line for line in read_lines(Path("-")) if line.strip())
-    for filled in load(model).fill_each(lines if texts == ["-"] else texts, top=top):
+    engine = load(model, device=device, precision=precision)
+    asked = as_they_come(lines) if texts == ["-"] else texts
+    for filled in engine.fill_verb(top).each(asked):
         if as_json:
             print(json.dumps(filled.to_json(), ensure_ascii=False), flush=True)
         else:
@@ -99,20 +105,34 @@ def fill(
 @told_in_lines()
 def predict(
     model: Annotated[Path, typer.Argument(help="A fine-tuned model directory.")],
-    file: File,
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Lines of text, .csv, .tsv, .jsonl, .parquet, or a file of the model's task "
+            "(CoNLL columns, SQuAD JSON); - for stdin."
+        ),
+    ],
     out: Annotated[
         Path | None, typer.Option(help="A file to write, .jsonl; stdout without it.")
     ] = None,
-    format: Format = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="text, csv, tsv, jsonl, parquet, conll, squad or cmrc, where it is unclear."
+        ),
+    ] = None,
     skip_bad: SkipBad = False,
     sets: Sets = None,
+    device: Device = None,
+    precision: Precision = "fp32",
 ) -> None:
     """Answer every line or row of a file with a fine-tuned model: a JSON object each, in order.
 
     The model decides what is answered: classes of texts or pairs, tagged words, answers to
     questions, choices. Columns are those of its training, or guessed; `--set
     task.columns.first=NAME` names them. Files may be larger than memory; long texts are read in
-    windows. With `--out`, a run that was stopped goes on if the same command is given again.
+    windows. What comes from stdin is answered while it comes. With `--out`, a run that was stopped
+    goes on if the same command is given again.
 
     `bertie predict sentiment/model reviews.txt`
 
@@ -123,14 +143,15 @@ def predict(
     `zcat reviews.csv.gz | bertie predict sentiment/model - --format csv | head`
     """
     from bertie import load
-    from bertie.infer.file_examples import read_examples
+    from bertie.infer.arrivals import as_they_come
+    from bertie.infer.file_examples import find_format, read_examples
     from bertie.infer.predict import answer_lines, draft_path, write_lines
     from bertie.infer.progress import watch
-    from bertie.infer.rows import estimate_rows
+    from bertie.infer.rows import STDIN, estimate_rows
     from bertie.infer.task_of import change
     from bertie.tasks.task import Rejects
 
-    engine = load(model)
+    engine = load(model, device=device, precision=precision)
     if engine.task is None:
         raise UserError(
             f"{model} was not fine-tuned, so there is nothing to predict; bertie fill fills its "
@@ -138,14 +159,20 @@ def predict(
         )
     task = change(engine.task, sets or [])
     rejects = Rejects(skip_bad=skip_bad)
-    examples = read_examples(file, task, engine.tokenizer, rejects, format=format)
+    format = find_format(file, task, format)
+    read = read_examples(file, task, engine.tokenizer, rejects, format=format)
+    examples = as_they_come(read) if file == STDIN else read
     verb = engine.for_task(task)
     if out is None:
-        for line in answer_lines(verb, examples):
+        lines = answer_lines(verb, examples)
+        is_watched = file != STDIN and not sys.stdout.isatty()
+        total = estimate_rows(file, format) if is_watched else None
+        for line in watch(lines, total, "predicting") if is_watched else lines:
             sys.stdout.buffer.write(line)
             sys.stdout.buffer.flush()
     else:
-        draft = draft_path(out, model, file, repr(task), str(format), str(skip_bad))
+        settings = (repr(task), str(format), str(skip_bad), str(engine.device), precision)
+        draft = draft_path(out, model, file, *settings)
         written = write_lines(verb, examples, out, draft)
         before = num_done = next(written)
         if before:
@@ -177,6 +204,8 @@ def embed(
     normalise: Annotated[bool, typer.Option("--normalise", help="To length 1.")] = False,
     column: Column = None,
     format: Format = None,
+    device: Device = None,
+    precision: Precision = "fp32",
 ) -> None:
     """Turn every line or row of a file into a vector.
 
@@ -198,7 +227,8 @@ def embed(
     from bertie.tasks.task import Rejects
 
     model, (name,) = take_model(words, 1, "a file")
-    file, engine, rejects = Path(name), load(model), Rejects()
+    file, rejects = Path(name), Rejects()
+    engine = load(model, device=device, precision=precision)
     texts, shown = tee(read_column(file, rejects, column=column, format=format))
     kind: Pooling | None = pooling  # type: ignore[assignment]
     vectors = engine.embed_each(texts, pooling=kind, layer=layer, normalise=normalise)
@@ -227,6 +257,8 @@ def similar(
     top: Annotated[int, typer.Option(min=1, help="How many of them.")] = 10,
     column: Column = None,
     format: Format = None,
+    device: Device = None,
+    precision: Precision = "fp32",
 ) -> None:
     """Say how near two texts are (the cosine of their vectors), or find the nearest in a file.
 
@@ -247,7 +279,7 @@ def similar(
 
     others = "two texts, or --query TEXT and one file"
     model, texts = take_model(words, 2 if query is None else 1, others)
-    engine, rejects = load(model), Rejects()
+    engine, rejects = load(model, device=device, precision=precision), Rejects()
     if query is None:
         print(f"{engine.similarity(*texts):.4f}")
         return

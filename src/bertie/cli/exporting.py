@@ -1,12 +1,15 @@
 """The verbs that take a model elsewhere, or look into it: export, inspect."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bertie.cli.asking import take_model, told_in_lines
 from bertie.embedded import find_model
+
+if TYPE_CHECKING:
+    from bertie.export.check import Difference
 
 
 @told_in_lines()
@@ -34,23 +37,35 @@ def export(
 
     `bertie export my_run/model --to hf --dtype bf16 --out for-transformers`
     """
-    from bertie.export.check import TOLERANCES
     from bertie.export.writing import export_model
 
     made = export_model(find_model(model), out, form=to, precision=dtype, dev=dev)
-    found = made.difference
     print(f"{out}: {made.num_bytes / 1e6:.1f} MB")
-    print(
-        f"largest difference from the engine in {dtype} on {found.num_sequences} random texts: "
-        f"{found.largest:.1e} of {found.scale:.2g}, a share of {found.share:.1e}; "
-        f"{TOLERANCES[dtype]:.0e} is allowed"
-    )
+    show_difference(made.difference, dtype)
     if made.scores is not None:
         change = made.scores.export - made.scores.engine
         print(
             f"{made.scores.metric} on {dev}: {made.scores.engine:.4f} in fp32, "
             f"{made.scores.export:.4f} exported ({100 * change:+.2f} points)"
         )
+
+
+def show_difference(found: "Difference", dtype: str) -> None:
+    from bertie.export.check import MAX_ERROR_RATIO, TOLERANCES
+
+    told = (
+        f"largest difference from the engine in {dtype} on {found.num_sequences} random texts: "
+        f"{found.largest:.1e} of {found.scale:.2g}, a share of {found.share:.1e}"
+    )
+    if found.rounding is None:
+        print(f"{told}; {TOLERANCES[dtype]:.0e} is allowed")
+        return
+    print(told)
+    print(
+        f"error of all {found.rounding.output} against fp32 (root mean square, as a share): "
+        f"{found.rounding.export:.1e}, the engine's int8 {found.rounding.engine:.1e}; "
+        f"{MAX_ERROR_RATIO:g} times that is allowed"
+    )
 
 
 @told_in_lines()
@@ -84,5 +99,7 @@ def inspect(
     has_guesses = "masked_lm" in engine.model.heads
     found = engine.guess_layers(text, top=1) if has_guesses else []
     guesses = [Guessed(one.piece, [best[0] for best in one.layers]) for one in found]
-    write_whole(out, make_page(text, str(model), seen.pieces, seen.weights, guesses))
+    mask = engine.tokenizer.config.mask_token
+    made = make_page(text, str(model), seen.pieces, seen.weights, guesses, mask=mask)
+    write_whole(out, made)
     print(f"{out}: {seen.weights.shape[0]} layers of {seen.weights.shape[1]} heads")

@@ -17,6 +17,7 @@ from bertie.errors import UserError
 
 CHUNK = 1 << 20
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+MARKS = (codecs.BOM_UTF8, *UTF16)
 MAX_PLACES = 3  # remembered of each kind of problem
 
 NOT_UTF8 = "not UTF-8, U+FFFD instead"
@@ -140,7 +141,10 @@ def read_range(raw: BinaryIO, end: int) -> Iterator[bytes]:
 def to_utf8(chunks: Iterator[bytes], problems: Problems, source: Source) -> Iterator[bytes]:
     """Drops the byte order mark of a file's beginning, and turns UTF-16 into UTF-8."""
     head = next(chunks, b"")
-    while len(head) < 3 and (more := next(chunks, b"")):
+    # No longer than a mark may still come: of a pipe, the next bytes may be far away.
+    while any(len(head) < len(mark) and mark.startswith(head) for mark in MARKS):
+        if not (more := next(chunks, b"")):
+            break
         head += more
     if not head.startswith(UTF16):
         yield head.removeprefix(codecs.BOM_UTF8)

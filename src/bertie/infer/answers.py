@@ -33,6 +33,7 @@ class Classified:
 
     label: Label  # of a regression the number, of several labels all that are above their limits
     scores: dict[str, float]  # probability of each label; empty of a regression
+    num_cut: int = 0  # pieces that were left out, of a model that was fine-tuned to truncate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -87,6 +88,7 @@ class Answered:
     probability: float
     no_answer: float  # score of no answer less that of the best; against the model's threshold
     candidates: tuple[AnswerCandidate, ...]  # the best first
+    num_cut: int = 0  # pieces at the question's end that did not fit into the model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,25 +98,34 @@ class Chosen:
     label: int  # its number, from 0
     option: str
     scores: tuple[float, ...]  # probabilities of the options
+    num_cut: int = 0  # pieces that were left out over all options, of a model that truncates
 
 
 Answer = Classified | Tagged | Answered | Chosen
 
 
 def predict(task: Task[E, P], examples: Sequence[E], model: Bert, tokenizer: Tokenizer) -> list[P]:
-    """Encodes, computes, decodes; what does not fit and had to be cut off is a warning."""
+    return [found for found, _ in find_all(task, examples, model, tokenizer)]
+
+
+def find_all(
+    task: Task[E, P], examples: Sequence[E], model: Bert, tokenizer: Tokenizer
+) -> list[tuple[P, int]]:
+    """Encodes, computes, decodes; what does not fit is a warning, and counted for each example."""
     instances = task.encode(examples, tokenizer)
     for what, count in instances.counts.items():
         if "cut off" in what:
-            warnings.warn(f"{count:,} {what} to fit into the model", CutOff, stacklevel=2)
+            warnings.warn(f"{count:,} {what} to fit into the model", CutOff, stacklevel=3)
     inputs = [instances.input(number) for number in range(len(instances.bounds) - 1)]
-    return task.decode(examples, instances, run_head(model, task.head, inputs))
+    found = task.decode(examples, instances, run_head(model, task.head, inputs))
+    return list(zip(found, instances.num_cut.tolist(), strict=True))
 
 
 def classify_all(
     task: Classify, model: Bert, tokenizer: Tokenizer, examples: Sequence[TextExample]
 ) -> list[Classified]:
-    return [name_classes(task, found) for found in predict(task, examples, model, tokenizer)]
+    found = find_all(task, examples, model, tokenizer)
+    return [name_classes(task, one, num_cut) for one, num_cut in found]
 
 
 def tag_all(
@@ -126,13 +137,15 @@ def tag_all(
 def answer_all(
     task: Span, model: Bert, tokenizer: Tokenizer, examples: Sequence[SpanExample]
 ) -> list[Answered]:
-    return [name_answer(task, found) for found in predict(task, examples, model, tokenizer)]
+    found = find_all(task, examples, model, tokenizer)
+    return [name_answer(task, one, num_cut) for one, num_cut in found]
 
 
 def choose_all(
     task: Choice, model: Bert, tokenizer: Tokenizer, examples: Sequence[ChoiceExample]
 ) -> list[Chosen]:
-    return list(map(name_choice, examples, predict(task, examples, model, tokenizer)))
+    found = find_all(task, examples, model, tokenizer)
+    return [name_choice(*pair) for pair in zip(examples, found, strict=True)]
 
 
 ANSWERS: dict[type, Callable[..., Sequence[Answer]]] = {  # by task
@@ -143,9 +156,10 @@ ANSWERS: dict[type, Callable[..., Sequence[Answer]]] = {  # by task
 }
 
 
-def name_classes(task: Classify, found: TextPrediction) -> Classified:
+def name_classes(task: Classify, found: TextPrediction, num_cut: int) -> Classified:
     scores = found.scores.tolist() if task.kind != "regression" else []
-    return Classified(label=found.label, scores=dict(zip(task.labels, scores, strict=False)))
+    named = dict(zip(task.labels, scores, strict=False))
+    return Classified(label=found.label, scores=named, num_cut=num_cut)
 
 
 def name_tags(example: TagExample, found: TagPrediction) -> Tagged:
@@ -164,7 +178,7 @@ def name_tags(example: TagExample, found: TagPrediction) -> Tagged:
     return Tagged(text=example.text, spans=tuple(spans), words=words)
 
 
-def name_answer(task: Span, found: SpanPrediction) -> Answered:
+def name_answer(task: Span, found: SpanPrediction, num_cut: int) -> Answered:
     """With probabilities as the paper's code gives them: among the best, and no answer."""
     scores = [candidate.score for candidate in found.candidates]
     if scores and task.may_be_unanswerable:
@@ -184,14 +198,17 @@ def name_answer(task: Span, found: SpanPrediction) -> Answered:
         probability=chance,
         no_answer=found.no_answer,
         candidates=candidates,
+        num_cut=num_cut,
     )
 
 
-def name_choice(example: ChoiceExample, found: ChoicePrediction) -> Chosen:
+def name_choice(example: ChoiceExample, answer: tuple[ChoicePrediction, int]) -> Chosen:
+    found, num_cut = answer
     return Chosen(
         label=found.label,
         option=example.options[found.label],
         scores=tuple(found.scores.tolist()),
+        num_cut=num_cut,
     )
 
 

@@ -48,20 +48,20 @@ class LayerGuess(NamedTuple):
     layers: list[list[PieceGuess]]  # of the embeddings, then of each layer; the best first
 
 
-def read_whole(text: object, tokenizer: Tokenizer, max_length: int) -> Input:
-    """[CLS] text [SEP]; "[MASK]" in it is a mask."""
+def read_whole(text: object, tokenizer: Tokenizer, max_length: int, limit: str) -> Input:
+    """[CLS] text [SEP]; "[MASK]" in it is a mask. `limit` says in an error what has one."""
     pieces = tokenizer.split_masked(check_text(text)).ids
     if len(pieces) > max_length - 2:
         raise UserError(
-            f"the text has {len(pieces):,} pieces; attention is over {max_length - 2:,} at most: "
-            "give a part of it"
+            f"the text has {len(pieces):,} pieces; {limit} {max_length - 2:,} at most: give a part "
+            "of it"
         )
     return Framer.of(tokenizer).frame(pieces)
 
 
 @torch.inference_mode()
 def attend_to(text: object, model: Bert, tokenizer: Tokenizer, max_length: int) -> Attention:
-    one = read_whole(text, tokenizer, max_length)
+    one = read_whole(text, tokenizer, max_length, "attention is over")
     packed = pack_inputs([one], model.embeddings.token.weight.device)
     weights = torch.stack(weigh(model, packed)).float().cpu().numpy()
     pieces = tuple(tokenizer.tokens(one.ids))
@@ -92,7 +92,8 @@ def guess_layers(
     The head was trained on the last layer: what it makes of the others shows where an answer
     begins to stand, not what they hold.
     """
-    one = read_whole(text, tokenizer, min(max_length, GUESSED_TOKENS))
+    limit = "guesses after each layer are made for texts of"
+    one = read_whole(text, tokenizer, min(max_length, GUESSED_TOKENS), limit)
     mask_id = tokenizer.id(tokenizer.config.mask_token)
     masked = np.flatnonzero(one.ids == mask_id)
     places = masked if len(masked) else np.arange(1, len(one.ids) - 1)

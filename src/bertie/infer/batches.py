@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from bertie.infer.progress import tell_part
 from bertie.model.bert import Bert, Packed
 from bertie.model.heads import get_head
 from bertie.tasks.instances import Input, sums
@@ -39,11 +40,17 @@ def make_batches(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]
 def in_batches(
     lengths: Sequence[int], compute: Callable[[list[int]], Iterable[O]], device: torch.device = CPU
 ) -> list[O]:
-    """What `compute` makes of each sequence, in order; it is given the numbers of a batch."""
+    """What `compute` makes of each sequence, in order; it is given the numbers of a batch.
+
+    Those who wait are told how far it is: one long text may be thousands of sequences.
+    """
     computed: dict[int, O] = {}
     max_tokens = BATCH_TOKENS if device.type == "cpu" else GPU_BATCH_TOKENS
+    num_done, total = 0, sum(lengths)
     for batch in make_batches(lengths, max_tokens):
         computed.update(zip(batch, compute(batch), strict=True))
+        num_done += sum(lengths[number] for number in batch)
+        tell_part(num_done, total)
     return [computed[number] for number in range(len(lengths))]
 
 

@@ -76,9 +76,12 @@ def check_embedding(embedding: Embedding, num_layers: int) -> None:
     if embedding.pooling not in get_args(Pooling):
         listed = ", ".join(get_args(Pooling))
         raise UserError(f"no pooling {embedding.pooling!r}; there are: {listed}")
-    if not -num_layers - 1 <= embedding.layer <= num_layers:
+    layer: object = embedding.layer
+    if isinstance(layer, bool) or not isinstance(layer, int):
+        raise UserError(f"a layer is a whole number, as in -2; found {layer!r}")
+    if not -num_layers - 1 <= layer <= num_layers:
         raise UserError(
-            f"no layer {embedding.layer}: the model has 0 (embeddings) to {num_layers}, or "
+            f"no layer {layer}: the model has 0 (embeddings) to {num_layers}, or "
             f"counted from the last -1 to {-num_layers - 1}"
         )
 

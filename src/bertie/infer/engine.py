@@ -47,7 +47,7 @@ from bertie.infer.embed import (
 )
 from bertie.infer.examples import Example
 from bertie.infer.fill import Filled, Masked, fill_all, read_masks
-from bertie.infer.progress import watch
+from bertie.infer.progress import watch, watch_one
 from bertie.infer.score import Scorable, Scored, read_scorable, score_all, score_size
 from bertie.infer.task_of import find_task, reads_pairs
 from bertie.infer.verb import Verb, check_pair, check_text, is_pair, pair_up, text_size
@@ -132,6 +132,9 @@ class Engine:
     def device(self) -> torch.device:
         return self.model.embeddings.token.weight.device
 
+    def _one(self, verb: Verb[E, A], item: object) -> A:
+        return watch_one(lambda: verb.one(item)) if self.show else verb.one(item)
+
     def _all(self, verb: Verb[E, A], items: Iterable[object]) -> list[A]:
         answers = verb.each(items)
         total = len(items) if isinstance(items, Sized) else None
@@ -150,7 +153,7 @@ class Engine:
         are plain text in it.
         """
         verb = self.fill_verb(top)
-        return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
+        return self._one(verb, texts) if isinstance(texts, str) else self._all(verb, texts)
 
     def fill_each(self, texts: Iterable[str], *, top: int = 5) -> Iterator[Filled]:
         return self.fill_verb(top).each(texts)
@@ -172,9 +175,13 @@ class Engine:
     @overload
     def score(self, texts: Iterable[str]) -> list[Scored]: ...
     def score(self, texts: str | Iterable[str]) -> Scored | list[Scored]:
-        """The pseudo-log-likelihood of a text, or of many: each token masked in turn."""
+        """The pseudo-log-likelihood of a text, or of many: each token masked in turn.
+
+        A text is read once for each of its pieces, so it has 2,048 at most; of a longer one, score
+        its sentences or paragraphs, and add them up.
+        """
         verb = self.score_verb()
-        return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
+        return self._one(verb, texts) if isinstance(texts, str) else self._all(verb, texts)
 
     def score_each(self, texts: Iterable[str]) -> Iterator[Scored]:
         return self.score_verb().each(texts)
@@ -200,7 +207,7 @@ class Engine:
         Of a long text, the mean of its windows' logits decides.
         """
         verb = self.classify_verb(is_paired=False)
-        return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
+        return self._one(verb, texts) if isinstance(texts, str) else self._all(verb, texts)
 
     def classify_each(self, texts: Iterable[str]) -> Iterator[Classified]:
         return self.classify_verb(is_paired=False).each(texts)
@@ -212,7 +219,7 @@ class Engine:
     def classify_pairs(self, pairs: Pair | Iterable[Pair]) -> Classified | list[Classified]:
         """The same of a pair of texts, ("A man eats.", "He is hungry."), or of many pairs."""
         verb = self.classify_verb(is_paired=True)
-        return verb.one(pairs) if is_pair(pairs) else self._all(verb, pairs)
+        return self._one(verb, pairs) if is_pair(pairs) else self._all(verb, pairs)
 
     def classify_pairs_each(self, pairs: Iterable[Pair]) -> Iterator[Classified]:
         return self.classify_verb(is_paired=True).each(pairs)
@@ -238,7 +245,7 @@ class Engine:
         Of a long text, each word is decided in the window in which it stands most centrally.
         """
         verb = self.tag_verb()
-        return verb.one(texts) if isinstance(texts, str) else self._all(verb, texts)
+        return self._one(verb, texts) if isinstance(texts, str) else self._all(verb, texts)
 
     def tag_each(self, texts: Iterable[str]) -> Iterator[Tagged]:
         return self.tag_verb().each(texts)
@@ -269,7 +276,7 @@ class Engine:
         """
         verb = self.answer_verb()
         if isinstance(question, str) and isinstance(context, str):
-            return verb.one((question, context))
+            return self._one(verb, (question, context))
         return self._all(verb, pair_up(question, context, what="questions and contexts"))
 
     def answer_each(self, pairs: Iterable[Pair]) -> Iterator[Answered]:
@@ -293,7 +300,7 @@ class Engine:
         """The option that fits a prompt best; many prompts go with as many lists of options."""
         verb = self.choose_verb()
         if isinstance(prompt, str):
-            return verb.one((prompt, options))
+            return self._one(verb, (prompt, options))
         return self._all(verb, pair_up(prompt, options, what="prompts and lists of options"))
 
     def choose_each(self, choices: Iterable[Choices]) -> Iterator[Chosen]:
@@ -322,7 +329,7 @@ class Engine:
         """
         verb = self.embed_verb(pooling, layer, normalise)
         if isinstance(texts, str):
-            return verb.one(texts)
+            return self._one(verb, texts)
         rows = self._all(verb, texts)
         return np.stack(rows) if rows else np.zeros((0, self.model.config.hidden_size), np.float32)
 

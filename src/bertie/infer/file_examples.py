@@ -1,18 +1,38 @@
-"""Rows of any file as examples of a task, without labels; columns as trained with, or guessed."""
+"""Rows of any file as examples of a task, without labels; columns as trained with, or guessed.
 
+A task also reads the files that it is trained with: taggers columns as in CoNLL-2003, models for
+questions the JSON of SQuAD and of CMRC2018.
+"""
+
+import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from bertie.errors import UserError
 from bertie.infer.examples import Example, make_tagged
-from bertie.infer.rows import Stream, open_rows
+from bertie.infer.json_lists import parse_items
+from bertie.infer.rows import (
+    BEGINNING,
+    FORMATS,
+    PEEKED,
+    STDIN,
+    Stream,
+    check_file,
+    guess_format,
+    open_rows,
+    peek,
+    read_lines,
+    read_parts,
+)
 from bertie.infer.task_of import reads_pairs
 from bertie.tasks import KnownTask, choice, classify, questions, sentences
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
 from bertie.tasks.glue import find_columns, find_set
 from bertie.tasks.span import Span
-from bertie.tasks.tables import Row, Table, find_column
+from bertie.tasks.tables import Row, Table, find_column, kind_of
 from bertie.tasks.tag import Tag, close_up
 from bertie.tasks.task import Rejects
 from bertie.text.tokenizer import Tokenizer
@@ -23,6 +43,13 @@ KNOWN = classify.KNOWN | frozenset(
         *(*choice.CONTEXTS, *choice.QUESTIONS, *choice.OPTIONS),
     )
 )
+TAG = re.compile("O|[BIESMLU]-.+")  # of any scheme
+LISTS = {  # how files begin that are one list of articles
+    "squad": re.compile(
+        r'\s*\{(\s*"[^"]*"\s*:\s*("[^"]*"|[\w.+-]+)\s*,)*\s*"data"\s*:\s*\[(?=\s*[{\]])'
+    ),
+    "cmrc": re.compile(r'\s*\[(?=\s*\{[^{]*"(context_text|context_id)")'),
+}
 Read = Callable[[Row, str], Example | None]  # a row and its number; none where it was rejected
 
 
@@ -35,6 +62,10 @@ def read_examples(
     format: str | None = None,
 ) -> Iterator[Example]:
     """The examples of a file or of standard input, one after the other."""
+    format = find_format(path, task, format)
+    if format in OWN:
+        yield from OWN[format].read(path, task, rejects)
+        return
     columns = task.columns.values()
     known = KNOWN | {name.casefold() for name in columns if not name.isdigit()}
     stream = open_rows(path, rejects, known=known, format=format)
@@ -43,6 +74,80 @@ def read_examples(
         example = read(row, str(number))
         if example is not None:
             yield example
+
+
+def find_format(path: Path, task: KnownTask, format: str | None = None) -> str:
+    """The format that is said, or else what the name or the beginning of a file says."""
+    if format is not None and format not in (*FORMATS, *OWN):
+        raise UserError(f"no format {format!r}; there are: {', '.join((*FORMATS, *OWN))}")
+    if format in OWN and not isinstance(task, OWN[format].task):
+        raise UserError(f"{format} is for {OWN[format].does}; the model does something else")
+    check_file(path)
+    if format is not None or path == STDIN:
+        return format or "text"
+    found = guess_format(path)
+    if isinstance(task, Tag) and found in ("text", "tsv"):
+        return "conll" if is_columns(path, task) else found
+    if isinstance(task, Span) and found == "jsonl":
+        beginning = peek(path)
+        return next((name for name, one in LISTS.items() if one.match(beginning)), found)
+    return found
+
+
+def is_columns(path: Path, task: Tag) -> bool:
+    """Whether lines are words with their tags, and not texts; a name in `.conll` says so, too."""
+    if kind_of(path) == ".conll":
+        return True
+    lines = [sentences.split_fields(line) for line in peek(path).split("\n")[:BEGINNING]]
+    words = [fields for fields in lines if sentences.is_word(fields)]
+    if len({len(fields) for fields in words}) != 1 or len(words[0]) < 2:
+        return False
+    return all(fields[-1] in task.labels or TAG.fullmatch(fields[-1]) for fields in words)
+
+
+def read_columns(path: Path, task: KnownTask, rejects: Rejects) -> Iterator[Example]:
+    """Sentences of CoNLL; those of a document know their neighbours within a portion."""
+    is_close = isinstance(task, Tag) and task.level == "character"
+    for example in sentences.group_lines(path, read_lines(path, rejects), rejects):
+        yield replace(close_up(example) if is_close else example, tags=None)
+
+
+def read_squad(path: Path, task: KnownTask, rejects: Rejects) -> Iterator[Example]:
+    found = questions.read_squad(read_list(path, LISTS["squad"], rejects), path)
+    return (replace(example, answers=None) for example in found)
+
+
+def read_cmrc(path: Path, task: KnownTask, rejects: Rejects) -> Iterator[Example]:
+    found = questions.read_cmrc(read_list(path, LISTS["cmrc"], rejects), path)
+    return (replace(example, answers=None) for example in found)
+
+
+def read_list(path: Path, start: re.Pattern[str], rejects: Rejects) -> Iterator[object]:
+    """The articles of a file, of which no more than one is in memory."""
+    parts = read_parts(path, rejects)
+    beginning = ""
+    while len(beginning) < PEEKED and (part := next(parts, "")):
+        beginning += part
+    found = start.match(beginning)
+    if found is None:
+        raise UserError(f"{path} does not begin as SQuAD's and CMRC's files do; is it JSON Lines?")
+    return parse_items(chain([beginning[found.end() :]], parts), path)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OwnFormat:
+    """Files that only one task reads."""
+
+    task: type
+    does: str
+    read: Callable[[Path, KnownTask, Rejects], Iterator[Example]]
+
+
+OWN = {
+    "conll": OwnFormat(task=Tag, does="taggers", read=read_columns),
+    "squad": OwnFormat(task=Span, does="models that answer questions", read=read_squad),
+    "cmrc": OwnFormat(task=Span, does="models that answer questions", read=read_cmrc),
+}
 
 
 def choose_reader(task: KnownTask, stream: Stream, tokenizer: Tokenizer, rejects: Rejects) -> Read:
@@ -54,7 +159,7 @@ def choose_reader(task: KnownTask, stream: Stream, tokenizer: Tokenizer, rejects
         what = "a question and a context" if isinstance(task, Span) else "a context and options"
         raise UserError(
             f"{stream.table.path} is lines of text; the model wants {what}, such as columns of "
-            ".csv or fields of .jsonl"
+            ".csv, fields of .jsonl" + (" or SQuAD's .json" if isinstance(task, Span) else "")
         )
     if isinstance(task, Span):
         found = without(questions.choose_columns(stream.table, given(task, stream.table)), "answer")

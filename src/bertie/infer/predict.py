@@ -20,7 +20,7 @@ from bertie.infer.verb import Verb
 
 
 def answer_lines(
-    verb: Verb[Example, Answer], examples: Iterable[Example], num_done: int = 0
+    verb: Verb[Example, Answer], examples: Iterable[object], num_done: int = 0
 ) -> Iterator[bytes]:
     """A line of JSON for each example, but for the first `num_done`."""
     for chunk in verb.chunks(examples):
@@ -42,7 +42,7 @@ def make_line(example: Example, answer: Answer) -> bytes:
 
 
 def write_lines(
-    verb: Verb[Example, Answer], examples: Iterable[Example], out: Path, draft: Path
+    verb: Verb[Example, Answer], examples: Iterable[object], out: Path, draft: Path
 ) -> Iterator[int]:
     """Writes the answers, and gives their number, those of an earlier life first."""
     num_done = keep_whole_lines(draft)

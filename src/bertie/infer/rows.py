@@ -1,11 +1,14 @@
 """Rows of a file of any kind or of standard input, one after the other, in constant memory."""
 
+import codecs
 import os
 import sys
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import chain, islice
+from dataclasses import dataclass, field
+from itertools import chain, dropwhile, islice
 from pathlib import Path
+from typing import TypeVar
 
 from bertie.data.blocks import (
     CHUNK,
@@ -14,6 +17,7 @@ from bertie.data.blocks import (
     decode_block,
     read_blocks,
     read_chunks,
+    to_utf8,
 )
 from bertie.data.formats import parse_row, read_rows
 from bertie.data.parquet import ROWS, open_parquet
@@ -33,9 +37,32 @@ from bertie.tasks.tables import (
 from bertie.tasks.task import Rejects
 
 STDIN = Path("-")
-FORMATS = ("text", "csv", "tsv", "jsonl", "parquet")
-BEGINNING = 100  # rows by which columns are guessed
-Lines = Iterator[tuple[int, str]]
+FORMATS = ("text", "csv", "tsv", "jsonl", "parquet")  # of rows; tasks have others of their own
+BEGINNING = 100  # rows by which columns are guessed; of standard input, those that come first
+T = TypeVar("T")
+ROW_SIGNS = {"conll": b"\n\n", "squad": b'"question"', "cmrc": b'"query_text"'}  # one each
+PEEKED = 65_536  # letters by which a format is guessed
+
+
+@dataclass(slots=True)
+class Lines:
+    """Numbered lines, each once."""
+
+    blocks: Iterator[list[tuple[int, str]]]
+    may_pause: bool  # of standard input, the next block may not be there yet
+    _left: deque[tuple[int, str]] = field(default_factory=deque)
+
+    def __iter__(self) -> "Lines":
+        return self
+
+    def __next__(self) -> tuple[int, str]:
+        while not self._left:
+            self._left.extend(next(self.blocks))
+        return self._left.popleft()
+
+    def is_next_there(self) -> bool:
+        """Whether it can be had without a wait."""
+        return bool(self._left) or not self.may_pause
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,18 +84,22 @@ def open_rows(
     """
     if format is not None and format not in FORMATS:
         raise UserError(f"no format {format!r}; there are: {', '.join(FORMATS)}")
-    if path != STDIN and not path.is_file():
-        raise UserError(f"no file {path}")
+    check_file(path)
     format = format or guess_format(path)
     if format == "parquet":
         return open_parquet_rows(path)
     lines = read_lines(path, rejects)
     if format == "jsonl":
-        return make_stream(path, "JSON Lines", None, parse_objects(path, lines, rejects))
+        return make_stream(path, "JSON Lines", None, parse_objects(path, lines, rejects), lines)
     if format == "text":
         rows = (Row(f"{path}, line {number}", {"text": line}) for number, line in lines)
-        return make_stream(path, "lines of text", ("text",), rows, is_text=True)
+        return make_stream(path, "lines of text", ("text",), rows, lines, is_text=True)
     return open_delimited(path, lines, rejects, "," if format == "csv" else "\t", known)
+
+
+def check_file(path: Path) -> None:
+    if path != STDIN and not path.is_file():
+        raise UserError(f"no file {path}")
 
 
 def guess_format(path: Path) -> str:
@@ -83,12 +114,13 @@ def make_stream(
     format: str,
     names: tuple[str, ...] | None,
     rows: Iterator[Row],
+    lines: Lines | None = None,  # that the rows are made of
     *,
     has_header: bool = True,
     is_text: bool = False,
 ) -> Stream:
     """Looks at the beginning; without `names`, they are those of its rows."""
-    beginning = list(islice(rows, BEGINNING))
+    beginning = [] if is_text else take_beginning(rows, lines)
     found = dict.fromkeys(name for row in beginning for name in row.values)
     table = Table(
         path=path,
@@ -100,17 +132,44 @@ def make_stream(
     return Stream(table=table, rows=chain(beginning, rows), is_text=is_text)
 
 
+def take_beginning(items: Iterator[T], lines: Lines | None) -> list[T]:
+    """What is looked at: as much as is there already of standard input, but something."""
+    beginning: list[T] = []
+    for item in islice(items, BEGINNING):
+        beginning.append(item)
+        if lines is not None and not lines.is_next_there():
+            break
+    return beginning
+
+
+def read_bytes(path: Path) -> Iterator[bytes]:
+    """A file, unpacked; of standard input what is there, as it comes."""
+    if path == STDIN:
+        return iter(lambda: os.read(sys.stdin.fileno(), CHUNK), b"")
+    return read_chunks(path, 0, path.stat().st_size, lambda _: None)
+
+
 def read_lines(path: Path, rejects: Rejects) -> Lines:
-    """Numbered lines; bytes that are no UTF-8 are replaced, and counted."""
+    """Bytes that are no UTF-8 are replaced, and counted."""
     source, problems = Source(path), rejects.problems
-    chunks: Iterator[bytes] = (
-        iter(lambda: os.read(sys.stdin.fileno(), CHUNK), b"")
-        if path == STDIN
-        else read_chunks(path, 0, path.stat().st_size, lambda _: None)
+    blocks = (
+        list(enumerate(text.removesuffix("\n").split("\n"), block.number))
+        for block in read_blocks(read_bytes(path), problems, source)
+        for text in (decode_block(block, problems, source),)
     )
-    for block in read_blocks(chunks, problems, source):
-        text = decode_block(block, problems, source)
-        yield from enumerate(text.removesuffix("\n").split("\n"), block.number)
+    return Lines(blocks, may_pause=path == STDIN)
+
+
+def read_parts(path: Path, rejects: Rejects) -> Iterator[str]:
+    """The text of a file in parts of any length, where a line may be as long as the file."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for chunk in to_utf8(read_bytes(path), rejects.problems, Source(path)):
+        yield decoder.decode(chunk)
+
+
+def peek(path: Path) -> str:
+    """How a file begins."""
+    return next(read_parts(path, Rejects()), "")[:PEEKED]
 
 
 def parse_objects(path: Path, lines: Lines, rejects: Rejects) -> Iterator[Row]:
@@ -133,7 +192,7 @@ def open_delimited(
     path: Path, lines: Lines, rejects: Rejects, delimiter: str, known: Collection[str]
 ) -> Stream:
     """Lines of columns; whether quotes quote is seen from the first lines."""
-    beginning = list(islice(lines, BEGINNING))
+    beginning = take_beginning(dropwhile(lambda one: not one[1].strip(), lines), lines)
     is_literal = delimiter == "\t" and not is_quoted("\n".join(line for _, line in beginning))
     first = next((line for _, line in beginning if line.strip()), "")
     parsed = [] if is_literal else parse_row([first], delimiter)
@@ -145,7 +204,7 @@ def open_delimited(
     )
     rows = name_cells(path, islice(split, int(has_header), None), names, rejects)
     format = "CSV" if delimiter == "," else "table with tabs"
-    return make_stream(path, format, tuple(names), rows, has_header=has_header)
+    return make_stream(path, format, tuple(names), rows, lines, has_header=has_header)
 
 
 def name_cells(
@@ -170,9 +229,10 @@ def open_parquet_rows(path: Path) -> Stream:
 
 def estimate_rows(path: Path, format: str | None = None) -> int | None:
     """About how many rows there are, where a look at the file tells."""
+    check_file(path)
     if path == STDIN or path.suffix.lower() in PACKED:
         return None
     if (format or guess_format(path)) == "parquet":
         return int(open_parquet(path).metadata.num_rows)
-    chunks = read_chunks(path, 0, path.stat().st_size, lambda _: None)
-    return sum(chunk.count(b"\n") for chunk in chunks)
+    sign = ROW_SIGNS.get(format or "", b"\n")
+    return sum(chunk.count(sign) for chunk in read_bytes(path))

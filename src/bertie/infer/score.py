@@ -1,7 +1,8 @@
 """How probable a text is to a masked LM: each token masked in turn, and guessed from the rest.
 
 The sum of the log-probabilities is the text's pseudo-log-likelihood: no probability of the text,
-but texts of about equal length can be ranked by it. It costs one sequence for each token.
+but texts of about equal length can be ranked by it. It costs one sequence for each token, which
+for a book would be days: a longer text than MAX_PIECES is refused, not cut.
 """
 
 # L tokens of a window   N windows of a batch   T tokens of a batch   D hidden size   V pieces
@@ -22,6 +23,8 @@ from bertie.model.bert import Bert
 from bertie.tasks.instances import Framer, Input
 from bertie.text.sequences import Pieces, num_specials
 from bertie.text.tokenizer import Tokenizer
+
+MAX_PIECES = 2_048  # a million tokens in windows of 512: minutes on a CPU
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,6 +66,11 @@ def read_scorable(text: object, tokenizer: Tokenizer) -> Scorable:
     places = np.flatnonzero(pieces.ids != tokenizer.id(tokenizer.config.mask_token))
     if not len(places):
         raise UserError(f"no token to score in {shown(text)}; give a text with words")
+    if len(places) > MAX_PIECES:
+        raise UserError(
+            f"the text has {len(places):,} pieces, and would be read as often; {MAX_PIECES:,} are "
+            "scored at most: give its sentences or paragraphs one by one, and add up their totals"
+        )
     return Scorable(text, pieces, places)
 
 

@@ -6,6 +6,7 @@ from itertools import repeat, zip_longest
 from typing import Generic, TypeVar
 
 from bertie.errors import UserError
+from bertie.infer.arrivals import PAUSE
 
 AHEAD_TOKENS = 65_536  # a stream is read so far ahead: neighbours of equal length are faster
 E = TypeVar("E")  # what is asked, checked and read
@@ -31,20 +32,28 @@ class Verb(Generic[E, A]):
         return (answer for chunk in self.chunks(items) for answer in self.answer(chunk))
 
     def chunks(self, items: Iterable[object]) -> Iterator[list[E]]:
-        """The items in the portions that are answered together; these depend on the items alone."""
+        """The items in the portions that are answered together.
+
+        These depend on the items alone, and on where the stream pauses, if PAUSE stands in it.
+        """
         chunk: list[E] = []
-        num_tokens = 0
-        for number, item in enumerate(items, start=1):
-            try:
-                chunk.append(self.read(item))
-            except UserError as error:
-                raise UserError(f"{self.what} {number}: {error}") from None
-            num_tokens += self.size(chunk[-1])
-            if num_tokens >= AHEAD_TOKENS:
+        num_tokens = num_items = 0
+        for item in items:
+            if item is not PAUSE:
+                num_items += 1
+                chunk.append(self.read_numbered(item, num_items))
+                num_tokens += self.size(chunk[-1])
+            if chunk and (item is PAUSE or num_tokens >= AHEAD_TOKENS):
                 yield chunk
                 chunk, num_tokens = [], 0
         if chunk:
             yield chunk
+
+    def read_numbered(self, item: object, number: int) -> E:
+        try:
+            return self.read(item)
+        except UserError as error:
+            raise UserError(f"{self.what} {number}: {error}") from None
 
 
 # What people give.

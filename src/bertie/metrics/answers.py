@@ -92,8 +92,9 @@ def fit_no_answer_threshold(
 ) -> float:
     """The threshold that gives the best score: a question scoring above it is left unanswered.
 
-    Unlike the scorer's `best_f1_threshold` it holds for scores of any range (logits too), and cuts
-    only between scores that differ. Of equally good ones it is the lowest.
+    Unlike the scorer's `best_f1_threshold` it holds for scores of any range (logits too), and lies
+    half-way between scores that differ: were it one of them, rounding would decide that question.
+    Of equally good ones it is the lowest.
     """
     if not gold:
         raise UserError("a no-answer threshold needs at least one question; found none")
@@ -105,8 +106,22 @@ def fit_no_answer_threshold(
     totals = np.append(0, np.cumsum((raw - ~has_answer)[order]))  # of answering the first k
     totals[1:-1][ranked[1:] == ranked[:-1]] = -np.inf
     totals = np.round(totals, 9)  # sums that differ by rounding alone are equal
-    place = int(totals.argmax())
-    return float(ranked[place - 1] if place else np.nextafter(ranked[0], -np.inf))
+    return middle_at(ranked, int(totals.argmax()))
+
+
+def middle_at(ranked: Floats, place: int) -> float:
+    """What divides the first `place` of rising scores from the rest; never one of them.
+
+    >>> middle_at(np.array([1.0, 2.0, 4.0]), 2)
+    3.0
+    """
+    if 0 < place < len(ranked):
+        below, above = ranked[place - 1 : place + 1]
+        return float(min((below + above) / 2, np.nextafter(above, -np.inf)))
+    steps = np.diff(ranked)
+    steps = steps[steps > 0]
+    beyond = float(np.median(steps)) / 2 if len(steps) else 0.5  # as if another came after the last
+    return float(ranked[-1] + beyond if place else ranked[0] - beyond)
 
 
 def raw_scores(

@@ -123,15 +123,21 @@ class Bert(nn.Module):
         longest: int,
         *,
         num_layers: int | None = None,
-    ) -> list[Tensor]:  # (T,), (T,), (T,), (N + 1,) -> num_layers + 1 times (T, D)
+        kept: Tensor | None = None,
+    ) -> list[Tensor]:  # (T,), (T,), (T,), (N + 1,) -> num_layers + 1 times (T, D) or (R, D)
         """The embeddings and every layer's rows; the last is what `encode` gives, if no LSTM is
-        on top.
+        on top. With `kept` (R,), only these rows of each.
         """
         self._check_length(longest)
         states: list[Tensor] = [self.embeddings(ids, segments, positions)]
-        for layer in list(self.layers)[:num_layers]:
-            states.append(layer(states[-1], bounds, longest))
-        return states
+        layers = list(self.layers)[:num_layers]
+        for number, layer in enumerate(layers, 1):
+            rows = kept if number == len(layers) else None  # the others are read by the next
+            states.append(layer(states[-1], bounds, longest, rows))
+        if kept is None:
+            return states
+        whole = states[:-1] if layers else states
+        return [state[kept] for state in whole] + states[len(whole) :]
 
     def _check_length(self, longest: int) -> None:
         if longest > self.config.max_positions:

@@ -31,7 +31,13 @@ class Guessed(NamedTuple):
 
 
 def make_page(
-    text: str, model: str, pieces: Sequence[str], weights: np.ndarray, guesses: Sequence[Guessed]
+    text: str,
+    model: str,
+    pieces: Sequence[str],
+    weights: np.ndarray,
+    guesses: Sequence[Guessed],
+    *,
+    mask: str = "[MASK]",
 ) -> str:
     """`weights` are (layers, H, L, L); without a masked LM head there are no guesses."""
     num_layers, num_heads = weights.shape[:2]
@@ -41,7 +47,7 @@ def make_page(
             f"{model}: {num_layers} layers, {num_heads} heads in each, {len(pieces)} pieces.",
             "soft",
         ),
-        *guess_blocks(guesses),
+        *guess_blocks(guesses, mask),
         heading("What each head looks at"),
         paragraph(
             "A row of a map is a piece that looks, a column one that is looked at: the stronger "
@@ -59,9 +65,16 @@ def make_page(
     return page("A look into a model", blocks, style=HEADS_STYLE + columns)
 
 
-def guess_blocks(guesses: Sequence[Guessed]) -> list[Markup]:
+def guess_blocks(guesses: Sequence[Guessed], mask: str) -> list[Markup]:
     if not guesses:
         return []
+    is_masked = all(one.piece == mask for one in guesses)  # in the text itself: nobody knows more
+    what = (
+        "Each mask of the text is guessed by the masked LM head from what each layer has made of it"
+        if is_masked
+        else "Each piece is masked in turn, and the masked LM head guesses it from what each layer "
+        "has made of the mask"
+    )
     columns = ["masked", "embeddings", *(f"layer {n}" for n in range(1, len(guesses[0].layers)))]
     rows = [
         [one.piece, *(show_guess(one.piece, *guess) for guess in one.layers)] for one in guesses
@@ -69,9 +82,8 @@ def guess_blocks(guesses: Sequence[Guessed]) -> list[Markup]:
     return [
         heading("Guesses after each layer"),
         paragraph(
-            "Each piece is masked in turn, and the masked LM head guesses it from what each layer "
-            "has made of the mask. The head was trained on the last layer: the others show where "
-            "an answer begins to stand. ✓ is right."
+            f"{what}. The head was trained on the last layer: the others show where an answer "
+            "begins to stand." + ("" if is_masked else " ✓ is right.")
         ),
         table(columns, rows),
     ]

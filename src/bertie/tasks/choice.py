@@ -115,7 +115,7 @@ class Choice:
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer) -> Instances:
         """An instance per window, its options together."""
         framer, counts = Framer.of(tokenizer), Counter[str]()
-        encoded = []
+        encoded, num_cut = [], list[int]()
         for example in examples:
             context = tokenizer.ids(example.context)
             options = [tokenizer.ids(option) for option in example.options]
@@ -124,12 +124,18 @@ class Choice:
                 if self.truncate
                 else self.make_windows(framer, context, options)
             )
+            frame = len(context) + num_specials(is_pair=True)
+            lost = [
+                frame + len(option) - len(one.ids)
+                for option, one in zip(options, windows[0], strict=True)
+            ]
+            num_cut.append(sum(lost) if self.truncate else 0)
             counts["texts in windows"] += len(windows) > 1
             counts["windows made of them"] += len(windows) if len(windows) > 1 else 0
             label = 0 if example.label is None else example.label
             weight = 0.0 if example.label is None else 1 / len(windows)
             encoded.append([Instance(inputs, label, weight) for inputs in windows])
-        return gather(encoded, counts=counts)
+        return gather(encoded, num_cut=num_cut, counts=counts)
 
     def make_windows(
         self, framer: Framer, context: np.ndarray, options: Sequence[np.ndarray]

@@ -269,28 +269,29 @@ class Classify:
         framer, counts = Framer.of(tokenizer), Counter[str]()
         firsts = tokenizer.flat_ids(example.first for example in examples)
         seconds = tokenizer.flat_ids(example.second or "" for example in examples)
-        encoded = []
+        encoded, num_cut = [], list[int]()
         for example, first, second in zip(examples, divide(*firsts), divide(*seconds), strict=True):
             pair = None if example.second is None else second
+            size = len(first) + len(second)
             if self.truncate:
-                first, pair = self.cut_off(first, pair, counts)
+                first, pair = self.cut_off(first, pair)
+            num_cut.append(size - len(first) - (0 if pair is None else len(pair)))
+            counts["texts cut off"] += num_cut[-1] > 0
+            counts["pieces cut off"] += num_cut[-1]
             inputs = framer.windows(first, pair, self.max_length, self.stride)
             counts["texts in windows"] += len(inputs) > 1
             counts["windows made of them"] += len(inputs) if len(inputs) > 1 else 0
             encoded.append([Instance(inputs, self.target_of(example), self.weight_of(example))])
-        is_classes = self.kind == "classes"
-        return gather(encoded, label_type=np.int64 if is_classes else np.float32, counts=counts)
+        label_type = np.int64 if self.kind == "classes" else np.float32
+        return gather(encoded, label_type=label_type, num_cut=num_cut, counts=counts)
 
     def cut_off(
-        self, first: np.ndarray, second: np.ndarray | None, counts: Counter[str]
+        self, first: np.ndarray, second: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray | None]:
         """The beginnings of texts that are too long together, the longer one cut first."""
         room = self.max_length - num_specials(second is not None)
         num_second = 0 if second is None else len(second)
         kept = fit(len(first), num_second, room, "longest")
-        num_cut = len(first) + num_second - sum(kept)
-        counts["texts cut off"] += num_cut > 0
-        counts["pieces cut off"] += num_cut
         return first[: kept[0]], None if second is None else second[: kept[1]]
 
     def target_of(self, example: TextExample) -> float | list[float]:

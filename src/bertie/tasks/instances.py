@@ -73,6 +73,7 @@ class Instances:
     labels_rows: bool  # whether the labels are of rows (T,)
     weights: np.ndarray  # (G,) float32
     places: np.ndarray | None  # (T,) or (T, 2)
+    num_cut: Ints  # (E,) pieces of each example that did not fit
     counts: Mapping[str, int] = field(default_factory=dict)  # of what had to be cut, by kind
 
     def __len__(self) -> int:
@@ -121,6 +122,7 @@ def gather(
     *,
     label_type: type[np.generic] = np.int64,
     labels_rows: bool = False,
+    num_cut: Sequence[int] | None = None,
     counts: Mapping[str, int] | None = None,
 ) -> Instances:
     """The instances of each example, in a row."""
@@ -142,6 +144,7 @@ def gather(
         labels_rows=labels_rows,
         weights=np.array([instance.weight for instance in instances], np.float32),
         places=join(places, np.int32) if places else None,
+        num_cut=np.array(num_cut or [0] * len(by_example), np.int64),
         counts={name: count for name, count in (counts or {}).items() if count},
     )
 

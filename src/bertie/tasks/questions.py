@@ -7,7 +7,7 @@ several answers one that is there will do. For scoring, the answers' texts are e
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ def choose_columns(table: Table, given: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def read_squad(articles: list[Any], path: Path) -> Iterator[SpanExample]:
+def read_squad(articles: Iterable[Any], path: Path) -> Iterator[SpanExample]:
     for number, article in enumerate(articles, 1):
         try:
             for paragraph in article["paragraphs"]:
@@ -140,7 +140,7 @@ def place_answer(text: str, start: int, context: str, *, may_seek: bool = False)
     return Answer(text=text, start=start if is_there else UNPLACED)
 
 
-def read_cmrc(articles: list[Any], path: Path) -> Iterator[SpanExample]:
+def read_cmrc(articles: Iterable[Any], path: Path) -> Iterator[SpanExample]:
     for number, article in enumerate(articles, 1):
         try:
             for qa in article["qas"]:

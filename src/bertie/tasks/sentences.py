@@ -9,8 +9,9 @@
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -55,24 +56,40 @@ class TagExample:
 
 def read_columns(path: Path, rejects: Rejects) -> tuple[list[TagExample], dict[str, str]]:
     """The sentences of a file of columns: the first is the word, the last the tag."""
-    examples: list[TagExample] = []
-    lines: list[tuple[int, list[str]]] = []
+    lines = list(enumerate(read_text(path).split("\n"), 1))
+    examples = list(group_lines(path, lines, rejects))
+    width = next((len(f) for f in (split_fields(line) for _, line in lines) if is_word(f)), 0)
+    return examples, {"words": "0"} | ({"tags": str(width - 1)} if width > 1 else {})
+
+
+def group_lines(
+    path: Path, lines: Iterable[tuple[int, str]], rejects: Rejects
+) -> Iterator[TagExample]:
+    """The sentences of lines of columns, each as soon as it ends."""
+    sentence: list[tuple[int, list[str]]] = []
     document, width = -1, 0
-    for number, line in enumerate([*read_text(path).split("\n"), ""], 1):
-        fields = BLANKS.split(line.strip(" \t")) if line.strip(" \t") else []
-        begins_document = bool(fields) and fields[0] == DOCUMENT
-        if lines and (not fields or begins_document):
-            example = make_sentence(path, lines, width, document, rejects)
-            if example is not None:
-                examples.append(example)
-            lines = []
-        if begins_document:
-            document += 1
-        elif fields:
+    for number, line in chain(lines, [(0, "")]):
+        fields = split_fields(line)
+        if is_word(fields):
             width = width or len(fields)
-            lines.append((number, fields))
-    last = str(width - 1)
-    return examples, {"words": "0"} | ({"tags": last} if width > 1 else {})
+            sentence.append((number, fields))
+            continue
+        if sentence:
+            example = make_sentence(path, sentence, width, document, rejects)
+            if example is not None:
+                yield example
+            sentence = []
+        document += bool(fields)
+
+
+def split_fields(line: str) -> list[str]:
+    line = line.strip(" \t")
+    return BLANKS.split(line) if line else []
+
+
+def is_word(fields: Sequence[str]) -> bool:
+    """Whether a line of columns has a word; else it is blank, or begins a document."""
+    return bool(fields) and fields[0] != DOCUMENT
 
 
 def make_sentence(

@@ -146,14 +146,15 @@ class Span:
     def encode(self, examples: Sequence[SpanExample], tokenizer: Tokenizer) -> Instances:
         """An instance per window."""
         framer, counts = Framer.of(tokenizer), Counter[str]()
-        encoded = []
+        encoded, num_cut = [], list[int]()
         last, pieces = "", tokenizer.split("")  # many questions are about one text
         for example in examples:
             if example.context != last:
                 last, pieces = example.context, tokenizer.split(example.context)
             question = tokenizer.ids(example.question)
             most = self.max_question or self.room // 2
-            counts["questions cut off"] += len(question) > most
+            num_cut.append(max(0, len(question) - most))
+            counts["questions cut off"] += num_cut[-1] > 0
             question = question[:most]
             size = self.room - len(question)
             starts = window_starts(len(pieces.ids), size, min(self.stride, size))
@@ -167,7 +168,7 @@ class Span:
                     for start in starts
                 ]
             )
-        return gather(encoded, counts=counts)
+        return gather(encoded, num_cut=num_cut, counts=counts)
 
     def window(
         self,
@@ -268,12 +269,17 @@ class Span:
             return self
         always = replace(self, may_be_unanswerable=False)
         predictions = always.decode(examples, instances, outputs)
-        gold = {e.id: texts_of(e.answers) for e in examples if e.answers is not None}
-        if not gold:
+        # Where there is no candidate there is no answer, whatever the threshold.
+        pairs = [
+            (example, found)
+            for example, found in zip(examples, predictions, strict=True)
+            if example.answers is not None and found.candidates
+        ]
+        if not pairs:
             return self
-        pairs = list(zip(examples, predictions, strict=True))
-        predicted = {e.id: p.text for e, p in pairs}
-        scores = {e.id: p.no_answer for e, p in pairs}
+        gold = {example.id: texts_of(example.answers) for example, _ in pairs}
+        predicted = {example.id: found.text for example, found in pairs}
+        scores = {example.id: found.no_answer for example, found in pairs}
         return replace(self, threshold=float(fit_no_answer_threshold(gold, predicted, scores)))
 
     # Score.

@@ -85,6 +85,8 @@ def read_table(
     A first line with one of the `known` names is a header, and so is that of CSV; `literal` says
     whether quotes are, where that is known.
     """
+    if not path.is_file():
+        raise UserError(f"no file {path}")
     kind = kind_of(path)
     if kind == ".parquet":
         return read_parquet(path)
@@ -190,8 +192,6 @@ def parse_line(line: str) -> object:
 
 
 def read_parquet(path: Path) -> Table:
-    if not path.is_file():
-        raise UserError(f"no file {path}")
     file = open_parquet(path)
     rows = [
         Row(f"{path}, row {number}", values)
