@@ -12,9 +12,8 @@ turns, round after round, and medians over the rounds are compared. Nothing is c
 # T tokens   I, O columns of rows that go in and come out
 
 import argparse
-import ctypes
 from collections.abc import Callable
-from ctypes import byref, c_float, c_int, c_int32, c_size_t, c_void_p
+from ctypes import byref, c_float, c_int32, c_size_t, c_void_p
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -30,19 +29,17 @@ from bertie.kernels.products import (
     GELU_BIAS_SAVED,
     GELU_INPUT,
     GELU_SLOPE,
-    MAX_WORKSPACE,
     NO_ENDING,
+    WORKSPACE,
     Found,
     Plan,
     Product,
-    ask,
     forward_product,
     layout,
     library,
     plan_of,
 )
 
-WORKSPACE = 64 * 2**20
 MOST_WAYS = 24
 TILE, SPLIT = 1, 2  # numbers of cublasLtMatmulAlgoConfigAttributes_t
 REPEATS = 8
@@ -77,27 +74,7 @@ class Ways(Plan):
     def find(self) -> Found | None:
         p, kind = self.case.product, FLOAT32 if self.case.out.dtype == torch.float32 else BFLOAT16
         self.out = layout(p.m, p.n, kind)
-        preference, size, count = c_void_p(), c_size_t(WORKSPACE), c_int()
-        found = (Found * MOST_WAYS)()
-        ask("cublasLtMatmulPreferenceCreate", byref(preference))
-        ask(
-            "cublasLtMatmulPreferenceSetAttribute",
-            preference,
-            MAX_WORKSPACE,
-            byref(size),
-            c_size_t(ctypes.sizeof(size)),
-        )
-        library().cublasLtMatmulAlgoGetHeuristic(
-            c_void_p(torch.cuda.current_blas_handle()),
-            self.description,
-            *(self.a, self.b, self.out, self.out),
-            preference,
-            MOST_WAYS,
-            found,
-            byref(count),
-        )
-        ask("cublasLtMatmulPreferenceDestroy", preference)
-        self.ways = list(found[: count.value])
+        self.ways = self.suggest(MOST_WAYS)
         return None
 
     def launch_way(self, way: Found) -> int:

@@ -381,3 +381,16 @@ def test_the_command_line_says_the_cost_and_the_report(
     assert "--budget '2k tokens'" in (tmp_path / "toy" / "report.html").read_text().replace(
         "&#x27;", "'"
     )
+
+
+def test_wrong_names_of_studies_are_told_before_anything_else(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for names, told in (((file, "table9"), "no study table9"), ((file, file), "have one name")):
+        words = ["ablate", *names, "--corpus", "nowhere", "--data", "nowhere", "--out", tmp_path]
+        words += [word for one in SETS for word in ("--set", one)]
+        monkeypatch.setattr("sys.argv", ["bertie", *map(str, words)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        assert end.value.code == 2
+        assert told in capsys.readouterr().err

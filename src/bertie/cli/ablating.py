@@ -63,10 +63,12 @@ def ablate(
         device=DEVICES[on],
         tasks=tuple(name.strip() for name in tasks.split(",") if name.strip()),
     )
-    asked = []
-    for name in studies:
-        study = read_study(name, sets or [])
-        asked.append(Asked(study, scale, plan_study(study, scale), out / Path(name).stem))
+    read = {Path(name).stem: read_study(name, sets or []) for name in studies}  # typos first
+    if len(read) < len(studies):
+        raise UserError("two studies have one name, and their reports one folder; rename a file")
+    asked = [
+        Asked(study, scale, plan_study(study, scale), out / name) for name, study in read.items()
+    ]
     for line in describe_cost(join([one.plan for one in asked])):
         print(line, flush=True)
     if only_report:

@@ -129,7 +129,12 @@ class Plan:
 
     def find(self) -> Found | None:
         """The way that the library expects to be the fastest; none: it has no way at all."""
-        preference, size, found, count = c_void_p(), c_size_t(WORKSPACE), Found(), c_int()
+        return next(iter(self.suggest(1)), None)
+
+    def suggest(self, most: int) -> list[Found]:
+        """Ways to do it, the one that the library expects to be the fastest first."""
+        preference, size, count = c_void_p(), c_size_t(WORKSPACE), c_int()
+        found = (Found * most)()
         ask("cublasLtMatmulPreferenceCreate", byref(preference))
         ask(
             "cublasLtMatmulPreferenceSetAttribute",
@@ -145,12 +150,12 @@ class Plan:
             self.description,
             *layouts,
             preference,
-            1,
-            byref(found),
+            most,
+            found,
             byref(count),
         )
         ask("cublasLtMatmulPreferenceDestroy", preference)
-        return None if status or count.value == 0 else found
+        return [] if status else list(found[: count.value])
 
     def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if is_ending():  # the names of this module may be gone before its objects
