@@ -33,17 +33,18 @@ def make(lengths, heads, size, dtype):
     return qkv, bounds, gradient
 
 
-def compare(lengths, heads, size, dropout, dtype, device):
+def compare(lengths, heads, size, dropout, dtype, device, is_left=False):
     qkv, bounds, gradient = make(lengths, heads, size, dtype)
     seed = torch.tensor([12345])
     inputs = qkv.double().requires_grad_()
     longest = max(lengths)
-    wanted = attend_plain(ask_all(inputs, bounds, longest), seed, dropout)
+    wanted = attend_plain(ask_all(inputs, bounds, longest, is_left=is_left), seed, dropout)
     wanted.backward(gradient.double())
     moved = [part.to(device) for part in (qkv, bounds, seed, gradient)]
-    out, log_sums = attend_kernel_forward(ask_all(*moved[:2], longest), moved[2], dropout)
+    asked = ask_all(*moved[:2], longest, is_left=is_left)
+    out, log_sums = attend_kernel_forward(asked, moved[2], dropout)
     d_qkv, sums = attend_kernel_backward(
-        moved[3], moved[0], moved[1], longest, moved[2], out, log_sums, dropout
+        moved[3], moved[0], moved[1], longest, moved[2], out, log_sums, dropout, is_left=is_left
     )
     added = inputs.grad.sum(0)
     check_close([out, d_qkv, sums[[0, 2]]], [wanted, inputs.grad, added[[0, 2]]], dtype)
@@ -56,6 +57,12 @@ def compare(lengths, heads, size, dropout, dtype, device):
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 def test_every_length_is_the_twins(lengths, dropout, dtype, device):
     compare(lengths, 2, 32, dropout, dtype, device)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+def test_to_the_left_every_length_is_the_twins(lengths, dropout, dtype, device):
+    compare(lengths, 2, 32, dropout, dtype, device, is_left=True)
 
 
 @pytest.mark.parametrize("size", [16, 64, 128])
@@ -93,14 +100,16 @@ def test_queries_that_lie_apart_are_the_twins(dropout, dtype, device):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: takes minutes on a CPU")
 @pytest.mark.parametrize("size", [32, 64, 128])
 @pytest.mark.parametrize("lengths", LONG, ids=lambda lengths: str(lengths[:3]))
-def test_long_and_many_are_the_twins(lengths, size, device):
-    compare(lengths, 3, size, 0.1, torch.bfloat16, device)
+@pytest.mark.parametrize("is_left", [False, True])
+def test_long_and_many_are_the_twins(lengths, size, is_left, device):
+    compare(lengths, 3, size, 0.1, torch.bfloat16, device, is_left)
 
 
-def test_the_twin_is_what_a_cpu_computes():
+@pytest.mark.parametrize("is_left", [False, True])
+def test_the_twin_is_what_a_cpu_computes(is_left):
     qkv, bounds, _ = make([5, 17, 30], 2, 16, torch.float64)
-    plain = attend_plain(ask_all(qkv, bounds, 30), torch.tensor([0]), 0.0)
-    torch.testing.assert_close(plain, attend_runs(qkv, bounds, 30, 0.0))
+    plain = attend_plain(ask_all(qkv, bounds, 30, is_left=is_left), torch.tensor([0]), 0.0)
+    torch.testing.assert_close(plain, attend_runs(qkv, bounds, 30, 0.0, is_left=is_left))
 
 
 def test_neighbours_order_and_the_given_longest_change_nothing(device):

@@ -29,11 +29,11 @@ def type_of(name):
     return "*i64" if name in INDICES else "*fp32" if name in SUMS else "*bf16"
 
 
-def compile_one(kernel, launch, is_apart):
+def compile_one(kernel, launch, is_apart, is_left=False):
     width = HEADS * SIZE
     rows = (width, 2 * width) if is_apart else (3 * width, 3 * width)
     known = {"HEADS": HEADS, "SIZE": SIZE, "Q_ROW": rows[0], "KV_ROW": rows[1]}
-    known |= {"IS_APART": is_apart, "QUERIES": launch.queries, "KEYS": launch.keys}
+    known |= {"IS_APART": is_apart, "IS_LEFT": is_left, "QUERIES": launch.queries, "KEYS": launch.keys}
     known |= chance_of(0.1)
     names = kernel.arg_names
     types = {name: "constexpr" if name in known else type_of(name) for name in names}
@@ -49,15 +49,16 @@ def compile_one(kernel, launch, is_apart):
 
 
 a, programs = attention, attention_programs
-compile_one(programs.attend_backward, a.backward_launch(128, SIZE), False)
-for is_apart in (False, True):
+for is_left in (False, True):
+    compile_one(programs.attend_backward, a.backward_launch(128, SIZE), False, is_left)
+for is_apart, is_left in ((False, False), (True, False), (False, True)):
     own = a.asking_launch(128)
     for kernel, launch in (
         (programs.attend_forward, a.forward_launch(128)),
         (programs.attend_backward_queries, a.QUERIES_LAUNCH),
         (programs.attend_backward_keys, a.keys_launch(SIZE)),
     ):
-        compile_one(kernel, own if is_apart else launch, is_apart)
+        compile_one(kernel, own if is_apart else launch, is_apart, is_left)
 """
 
 
@@ -72,4 +73,4 @@ def test_kernels_of_attention_compile_for_a_gpu(tmp_path):
         check=False,
     )
     assert found.returncode == 0, found.stderr[-2000:]
-    assert found.stdout.count("True\n") == 7
+    assert found.stdout.count("True\n") == 11

@@ -66,6 +66,7 @@ def run(layer, x, bounds, dropout=0.0, kept=None, is_float8=False):
         is_tanh=False,
         longest=32,
         is_float8=is_float8,
+        is_left=layer.attention.is_left,
     )
     seeds = torch.tensor([1, 2, 3], device=x.device)
     return encode_layer(x, bounds, kept, seeds, weights_of(layer), settings)
@@ -80,8 +81,10 @@ def walk_back(layer, x, rows, gradient):
     return found
 
 
+@pytest.mark.parametrize("is_left", [False, True])
 @pytest.mark.parametrize("is_compiled", [False, True])
-def test_rows_and_gradients_are_the_plain_layers(layer, device, is_compiled):
+def test_rows_and_gradients_are_the_plain_layers(layer, device, is_compiled, is_left):
+    layer.attention.is_left = is_left
     x, gradient, bounds = make(device)
     wanted = layer(x, bounds, 32)
     wanted_gradients = walk_back(layer, x, wanted, gradient)
@@ -114,6 +117,24 @@ def test_only_the_rows_that_are_kept(layer, device, is_compiled):
     gradients = walk_back(layer, x, rows, gradient[:5])
     check_close([plain, *plain_gradients], [wanted[kept], *wanted_gradients], torch.float32)
     check_close([rows, *gradients], [wanted[kept], *wanted_gradients], torch.float32)
+
+
+def test_to_the_left_later_tokens_change_nothing_and_kept_rows_are_those_of_all(layer, device):
+    layer.attention.is_left = True
+    x, _, bounds = make(device, torch.float32)
+    with torch.no_grad():
+        before = run(layer, x, bounds)
+        changed = x.clone()
+        changed[3] += 1  # of the first sequence, rows 0 .. 4
+        after = run(layer, changed, bounds)
+    assert torch.equal(after[:3], before[:3])
+    assert torch.equal(after[5:], before[5:])
+    assert (after[3:5] != before[3:5]).any(-1).all()
+    if device.type == "cuda":
+        kept = torch.tensor([51, 0, 7], device=device)
+        with torch.no_grad():
+            half = x.to(torch.bfloat16)
+            assert torch.equal(layer(half, bounds, 32, kept), layer(half, bounds, 32)[kept])
 
 
 def test_half_precision_keeps_rows_in_half_and_gradients_of_weights_in_full(layer, device):

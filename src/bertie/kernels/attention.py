@@ -86,6 +86,7 @@ class Asked(NamedTuple):
     bounds: Tensor  # (N + 1,)
     longest: int
     is_apart: bool  # not every row asks
+    is_left: bool = False  # a query sees its own key and those before it; then every row asks
 
     @property
     def scale(self) -> float:
@@ -103,11 +104,14 @@ class Asked(NamedTuple):
         """As kernels are given it."""
         heads, size = self.q.shape[1:]
         rows = {"Q_ROW": self.q.stride(0), "KV_ROW": self.kv.stride(0)}
-        return rows | {"HEADS": heads, "SIZE": size}
+        seen = {"IS_APART": self.is_apart, "IS_LEFT": self.is_left}
+        return rows | {"HEADS": heads, "SIZE": size} | seen
 
 
-def ask_all(qkv: Tensor, bounds: Tensor, longest: int) -> Asked:  # (T, 3, H, K), (N + 1,)
-    return Asked(qkv[:, 0], qkv[:, 1:], bounds, bounds, longest, is_apart=False)
+def ask_all(
+    qkv: Tensor, bounds: Tensor, longest: int, *, is_left: bool = False
+) -> Asked:  # (T, 3, H, K), (N + 1,)
+    return Asked(qkv[:, 0], qkv[:, 1:], bounds, bounds, longest, is_apart=False, is_left=is_left)
 
 
 def attend_kernel_forward(
@@ -133,7 +137,6 @@ def attend_kernel_forward(
         log_sums,
         len(q),
         asked.scale,
-        IS_APART=asked.is_apart,
         **asked.shape(),
         **chance_of(dropout),
         **settings_of(launch),
@@ -151,6 +154,7 @@ def attend_kernel_backward(
     log_sums: Tensor,
     dropout: float,
     *,
+    is_left: bool = False,
     launch: TileLaunch | None = None,
     key_launch: TileLaunch | None = None,
 ) -> tuple[Tensor, Tensor]:  # (T, H, K), (T, 3, H, K), ... -> (T, 3, H, K), (3, H, K)
@@ -163,7 +167,7 @@ def attend_kernel_backward(
     if longest > BLOCK:
         walk_back_apart(
             gradient,
-            ask_all(qkv, bounds, longest),
+            ask_all(qkv, bounds, longest, is_left=is_left),
             seed,
             out,
             log_sums,
@@ -185,6 +189,7 @@ def attend_kernel_backward(
         size**-0.5 * LOG2_E,
         HEADS=heads,
         SIZE=size,
+        IS_LEFT=is_left,
         **chance_of(dropout),
         **settings_of(launch or backward_launch(longest, size)),
     )
@@ -230,7 +235,7 @@ def walk_back_apart(
     """
     levels = torch.empty_like(log_sums)
     given = asked.q, asked.kv, asked.asking, asked.bounds, seed
-    settings = {"IS_APART": asked.is_apart, **asked.shape(), **chance_of(dropout)}
+    settings = {**asked.shape(), **chance_of(dropout)}
     num_rows, scale = len(asked.q), asked.scale
     attend_backward_queries[(asked.num_programs, asked.num_blocks(launch))](
         gradient,
@@ -267,7 +272,10 @@ def attend_plain(
     for number, ((first, last), (start, end)) in enumerate(owners):
         query = asked.q[first:last].transpose(0, 1)  # (H, queries, K)
         key, value = asked.kv[start:end].permute(1, 2, 0, 3)  # (H, W, K)
-        shares = (query @ key.transpose(1, 2) * query.shape[-1] ** -0.5).softmax(-1)
+        scores = query @ key.transpose(1, 2) * query.shape[-1] ** -0.5
+        if asked.is_left:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf)
+        shares = scores.softmax(-1)
         if chance["NUM_DROPPED"]:
             program = mix_plain(torch.arange(number * heads, (number + 1) * heads))
             seeds = mix_plain((seed + program) & 0xFFFFFFFF)[:, None, None]

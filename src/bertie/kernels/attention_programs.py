@@ -1,5 +1,7 @@
 """Attention's programs: what runs on a GPU, for a head of a sequence and a block of its tokens.
 
+Where IS_LEFT, a query sees its own key and those before it; then it has the number of its token,
+so queries do not lie apart.
 `bertie.kernels.attention` says which of them are launched, and over what.
 """
 
@@ -30,6 +32,15 @@ def find_queries(asking, start, length, HEADS: tl.constexpr, IS_APART: tl.conste
 
 
 @triton.jit
+def find_end(first_query, length, QUERIES: tl.constexpr, IS_LEFT: tl.constexpr):
+    """Behind the last key that a block of queries may see."""
+    end = length
+    if IS_LEFT:
+        end = tl.minimum(length, first_query + QUERIES)
+    return end
+
+
+@triton.jit
 def find_seed(seed):
     """Of a program's own sequence and head."""
     return mix(tl.load(seed).to(tl.uint32) + mix(tl.program_id(0).to(tl.uint32)))
@@ -56,6 +67,7 @@ def attend_block(
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
     IS_APART: tl.constexpr,
+    IS_LEFT: tl.constexpr,
 ):
     """What QUERIES queries of a sequence find."""
     start, length, head = find_sequence(bounds, HEADS)
@@ -73,7 +85,7 @@ def attend_block(
     highest = tl.full((QUERIES, 1), float("-inf"), tl.float32)
     total = tl.zeros((QUERIES, 1), tl.float32)
     mixed = tl.zeros((QUERIES, SIZE), tl.float32)
-    for first_key in range(0, length, KEYS):
+    for first_key in range(0, find_end(first_query, length, QUERIES, IS_LEFT), KEYS):
         keys = (first_key + local_keys)[:, None]
         rows = base + keys * KV_ROW
         k = tl.load(rows, mask=keys < length, other=0.0)
@@ -81,6 +93,8 @@ def attend_block(
         scores = tl.dot(asked, tl.trans(k))  # (QUERIES, KEYS)
         if first_key + KEYS > length:
             scores = tl.where((first_key + local_keys)[None, :] < length, scores, float("-inf"))
+        if IS_LEFT:  # the first block has a key for every query: no maximum is that of nothing
+            scores = tl.where((first_key + local_keys)[None, :] <= queries, scores, float("-inf"))
         new_highest = tl.maximum(highest, tl.max(scores, 1, keep_dims=True) * scale)
         shares = tl.exp2(scores * scale - new_highest)
         fading = tl.exp2(highest - new_highest)
@@ -119,6 +133,7 @@ def attend_forward(
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
     IS_APART: tl.constexpr,
+    IS_LEFT: tl.constexpr,
 ):
     """`scale` is that of the scores, in units of log2; `log_sums` (H, R) too.
 
@@ -131,6 +146,7 @@ def attend_forward(
             attend_block(
                 first_query, q, kv, asking, bounds, seed, out, log_sums, num_rows, scale,
                 Q_ROW, KV_ROW, HEADS, SIZE, QUERIES, KEYS, NUM_DROPPED, SCALE, IS_APART,
+                IS_LEFT,
             )  # fmt: skip
     else:
         first_query = tl.program_id(1) * QUERIES
@@ -138,6 +154,7 @@ def attend_forward(
             attend_block(
                 first_query, q, kv, asking, bounds, seed, out, log_sums, num_rows, scale,
                 Q_ROW, KV_ROW, HEADS, SIZE, QUERIES, KEYS, NUM_DROPPED, SCALE, IS_APART,
+                IS_LEFT,
             )  # fmt: skip
 
 
@@ -157,12 +174,16 @@ def make_shares(
     scale,
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
+    IS_LEFT: tl.constexpr,
 ):
     """The shares again, with what dropout left of them, and the gradient of the scores.
 
     Rows behind the end of a sequence are zeros: what is made of them is never stored.
     """
     shares = tl.exp2(tl.dot(q, tl.trans(k)) * scale - log_sum)  # (QUERIES, KEYS)
+    if IS_LEFT:
+        is_seen = first_key + local_keys[None, :] <= first_query + local_queries
+        shares = tl.where(is_seen, shares, 0.0)
     d_shares = tl.dot(g, tl.trans(v))
     kept_shares = shares
     if NUM_DROPPED > 0:
@@ -192,6 +213,7 @@ def attend_backward(
     KEYS: tl.constexpr,
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
+    IS_LEFT: tl.constexpr,
 ):
     """Of sequences of at most QUERIES tokens."""
     start, length, head = find_sequence(bounds, HEADS)
@@ -218,7 +240,7 @@ def attend_backward(
         v = tl.load(rows + 2 * WIDTH, mask=keys < length, other=0.0)
         shares, d_scores = make_shares(
             q, k, v, g, log_sum, level, own_seed, 0, queries, first_key, local_keys, scale,
-            NUM_DROPPED, SCALE,
+            NUM_DROPPED, SCALE, IS_LEFT,
         )  # fmt: skip
         d_rows = d_base + keys * (3 * WIDTH)
         d_v = tl.dot(tl.trans(shares), g)
@@ -254,6 +276,7 @@ def walk_back_block(
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
     IS_APART: tl.constexpr,
+    IS_LEFT: tl.constexpr,
 ):
     """The gradient of QUERIES queries of a sequence, and their levels."""
     start, length, head = find_sequence(bounds, HEADS)
@@ -276,14 +299,14 @@ def walk_back_block(
     tl.store(levels + own, level, mask=is_query)
     log_sum = tl.load(log_sums + own, mask=is_query, other=float("inf"))
     slope = tl.zeros((QUERIES, SIZE), tl.float32)
-    for first_key in range(0, length, KEYS):
+    for first_key in range(0, find_end(first_query, length, QUERIES, IS_LEFT), KEYS):
         keys = (first_key + local_keys)[:, None]
         rows = base + keys * KV_ROW
         k = tl.load(rows, mask=keys < length, other=0.0)
         v = tl.load(rows + WIDTH, mask=keys < length, other=0.0)
         _shares, d_scores = make_shares(
             asked, k, v, g, log_sum, level, own_seed, first_query, local_queries, first_key,
-            local_keys, scale, NUM_DROPPED, SCALE,
+            local_keys, scale, NUM_DROPPED, SCALE, IS_LEFT,
         )  # fmt: skip
         slope = tl.dot(d_scores, k, slope)
     slope *= scale * LN_2
@@ -314,6 +337,7 @@ def attend_backward_queries(
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
     IS_APART: tl.constexpr,
+    IS_LEFT: tl.constexpr,
 ):
     """Of longer sequences, or queries that lie apart; and `levels` (H, R) for the other kernel."""
     _, num_queries, _ = find_sequence(asking, HEADS)
@@ -322,7 +346,7 @@ def attend_backward_queries(
             walk_back_block(
                 first_query, gradient, q, kv, asking, bounds, seed, out, log_sums, levels, d_q,
                 num_rows, scale, Q_ROW, KV_ROW, HEADS, SIZE, QUERIES, KEYS, NUM_DROPPED, SCALE,
-                IS_APART,
+                IS_APART, IS_LEFT,
             )  # fmt: skip
     else:
         first_query = tl.program_id(1) * QUERIES
@@ -330,7 +354,7 @@ def attend_backward_queries(
             walk_back_block(
                 first_query, gradient, q, kv, asking, bounds, seed, out, log_sums, levels, d_q,
                 num_rows, scale, Q_ROW, KV_ROW, HEADS, SIZE, QUERIES, KEYS, NUM_DROPPED, SCALE,
-                IS_APART,
+                IS_APART, IS_LEFT,
             )  # fmt: skip
 
 
@@ -356,6 +380,7 @@ def attend_backward_keys(
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
     IS_APART: tl.constexpr,
+    IS_LEFT: tl.constexpr,
 ):
     """The keys and values of a block."""
     start, length, head = find_sequence(bounds, HEADS)
@@ -377,7 +402,8 @@ def attend_backward_keys(
         v = tl.load(base + WIDTH + keys * KV_ROW, mask=keys < length, other=0.0)
         d_k = tl.zeros((KEYS, SIZE), tl.float32)
         d_v = tl.zeros((KEYS, SIZE), tl.float32)
-        for first_query in range(0, num_queries, QUERIES):
+        first_asking = first_key - first_key % QUERIES if IS_LEFT else 0
+        for first_query in range(first_asking, num_queries, QUERIES):
             queries = first_query + local_queries
             is_query = queries < num_queries
             asked = tl.load(q_base + queries * Q_ROW, mask=is_query, other=0.0)
@@ -386,7 +412,7 @@ def attend_backward_keys(
             log_sum = tl.load(log_sums + own + queries, mask=is_query, other=float("inf"))
             shares, d_scores = make_shares(
                 asked, k, v, g, log_sum, level, own_seed, first_query, local_queries, first_key,
-                local_keys, scale, NUM_DROPPED, SCALE,
+                local_keys, scale, NUM_DROPPED, SCALE, IS_LEFT,
             )  # fmt: skip
             d_v = tl.dot(tl.trans(shares), g, d_v)
             d_k = tl.dot(tl.trans(d_scores), asked, d_k)

@@ -62,6 +62,7 @@ class LayerSettings(NamedTuple):
     is_tanh: bool
     longest: int
     is_float8: bool = False
+    is_left: bool = False  # a token sees itself and those before it; no rows are `kept` then
 
 
 class Seeds(NamedTuple):
@@ -177,7 +178,7 @@ def forward(
         x if x_copy is None else x_copy, own, qkv_weight.used, w.qkv_bias, dtype, s.num_heads
     )
     residual = choose(x, own)
-    asked = ask(qkv, queries, own, bounds, s.longest)
+    asked = ask(qkv, queries, own, bounds, s)
     mixed, log_sums = attend_kernel_forward(asked, seeds.shares, s.attention_dropout)
     # In a pass of its own: attention's threads hold pairs of columns, and storing two bytes at a
     # time took 0.15 ms a layer of large, where such a pass moves bytes for 0.05 (docs/log.md).
@@ -254,10 +255,13 @@ def project(
     return kv.view(len(x), 2, num_heads, -1), queries.view(len(queries), num_heads, -1)
 
 
-def ask(qkv: Tensor, queries: Tensor, kept: Kept | None, bounds: Tensor, longest: int) -> Asked:
+def ask(
+    qkv: Tensor, queries: Tensor, kept: Kept | None, bounds: Tensor, settings: LayerSettings
+) -> Asked:
     if kept is None:
-        return ask_all(qkv, bounds, longest)
-    return Asked(queries, qkv, kept.asking, bounds, longest, is_apart=True)
+        return ask_all(qkv, bounds, settings.longest, is_left=settings.is_left)
+    assert not settings.is_left, "where a kept row lies in its sequence is not known to attention"
+    return Asked(queries, qkv, kept.asking, bounds, settings.longest, is_apart=True)
 
 
 def cast_factor(
@@ -346,6 +350,7 @@ def look_back_all(
         saved.mixed,
         saved.log_sums,
         settings.attention_dropout,
+        is_left=settings.is_left,
     )
     d_qkv = d_qkv.flatten(1)
     return d_residual.addmm_(d_qkv, saved.qkv_weight), product(d_qkv, saved.x), d_bias
@@ -361,7 +366,7 @@ def look_back_kept(
     kept: Kept,
 ) -> tuple[Tensor, Tensor, Tensor]:  # (R, H, K), (R, D) -> (T, D), (3 D, D), (3, H, K)
     """The same where only rows that are kept ask."""
-    asked = ask(saved.qkv, saved.queries, kept, bounds, settings.longest)
+    asked = ask(saved.qkv, saved.queries, kept, bounds, settings)
     d_q, d_kv, d_bias = attend_apart_backward(
         gradient, asked, seed, saved.mixed, saved.log_sums, settings.attention_dropout
     )

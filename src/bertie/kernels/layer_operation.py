@@ -106,11 +106,12 @@ def layer_operation(
     is_tanh: bool,
     longest: int,
     is_float8: bool,
+    is_left: bool,
     is_saved: bool,
 ) -> list[Tensor]:
     """The rows, then what is saved, without x."""
     settings = LayerSettings(
-        num_heads, dropout, attention_dropout, eps, is_tanh, longest, is_float8
+        num_heads, dropout, attention_dropout, eps, is_tanh, longest, is_float8, is_left
     )
     parts, copy = Seeds(*seeds.split(1)), quantise(x) if is_float8 else None
     out, _, saved = forward(
@@ -161,10 +162,11 @@ def layer_backward_operation(
     is_tanh: bool,
     longest: int,
     is_float8: bool,
+    is_left: bool,
 ) -> list[Tensor]:
     """Gradients, in a list."""
     settings = LayerSettings(
-        num_heads, dropout, attention_dropout, eps, is_tanh, longest, is_float8
+        num_heads, dropout, attention_dropout, eps, is_tanh, longest, is_float8, is_left
     )
     found = backward(
         gradient.contiguous(),

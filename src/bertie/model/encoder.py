@@ -161,7 +161,7 @@ class Layer(nn.Module):
         self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None = None
     ) -> Tensor:  # (T, D) -> (R, D)
         """All rows, or those that are `kept` (R,) of the last layer, where only these are read."""
-        if can_encode(x, self.attention.num_heads) and not self.attention.is_left:
+        if can_encode(x, self.attention.num_heads):
             return self.forward_in_kernels(x, bounds, longest, kept)
         dropout = self.dropout if self.training else 0.0
         attended = self.attention(x, bounds, longest, kept)  # (R, D)
@@ -203,8 +203,11 @@ class Layer(nn.Module):
             is_tanh=ffn.gelu.approximate == "tanh",
             longest=longest,
             is_float8=can_use_float8(x, ffn.up.out_features),
+            is_left=attention.is_left,
         )
         seeds = torch.randint(2**31 - 1, (3,), device=x.device)
+        if kept is not None and attention.is_left:  # most are: a language model predicts everywhere
+            return encode_layer(x, bounds, None, seeds, weights, settings).index_select(0, kept)
         return encode_layer(x, bounds, kept, seeds, weights, settings)
 
 
