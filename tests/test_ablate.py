@@ -18,11 +18,13 @@ from bertie.ablate import (
     find_starts,
     is_pretrained,
     is_tuned,
+    join,
     plan_study,
     run_in_processes,
     run_pretraining,
     run_studies,
     silence,
+    with_room,
 )
 from bertie.cli import main
 from bertie.data.store import Store
@@ -274,12 +276,46 @@ def test_points_on_the_way_are_fine_tuned_from_their_checkpoints(
     with pytest.raises(UserError, match="one checkpoint for two points, 31% and the one before"):
         find_starts(replace(source, points=(0.3, 0.31)))
     assert is_pretrained(source)
+    assert not is_pretrained(replace(source, points=(0.3, 0.31, 1.0)))
     for folder in (source.folder / "checkpoints").iterdir():
         folder.rename(tmp_path / folder.name)
     assert not is_pretrained(source)
     assert is_pretrained(replace(source, points=(1.0,)))
     with pytest.raises(UserError, match="kept no checkpoint at 30% of its budget"):
         find_starts(source)
+
+
+KEEPS = ("points=[0.5, 1.0]", "pretrain.train.keep=100", "pretrain.train.save_every=2")
+
+
+def test_a_run_of_two_studies_keeps_the_models_that_one_of_them_asks_for(
+    file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    plain = prepare(file, store, data, tmp_path, tasks=("good",))
+    kept = prepare(file, store, data, tmp_path, *KEEPS, tasks=("good",))
+    assert kept.plan.pretrainings[0].folder == plain.plan.pretrainings[0].folder
+    for runs in ([plain, kept], [kept, plain]):
+        first = join([one.plan for one in runs]).to_pretrain[0]
+        assert first.points == (0.5, 1.0)
+        assert first.recipe.train.keep == 100
+    run_studies([plain, kept._replace(folder=tmp_path / "kept")])
+    source = kept.plan.pretrainings[0]
+    assert is_pretrained(source)
+    assert with_room(source) == source
+
+
+def test_a_run_that_is_done_and_kept_nothing_is_run_again_elsewhere(
+    file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    plain = prepare(file, store, data, tmp_path, "pretrain.train.keep=1", tasks=("good",))
+    run_study(plain)
+    kept = prepare(file, store, data, tmp_path, *KEEPS, tasks=("good",))
+    (source, *_), (before, *_) = kept.plan.pretrainings, plain.plan.pretrainings
+    assert source.folder.name == f"{before.folder.name}-kept"
+    assert source.recipe.out == source.folder
+    run_study(kept._replace(folder=tmp_path / "kept"))
+    again = prepare(file, store, data, tmp_path, *KEEPS, tasks=("good",))
+    assert again.plan.to_pretrain == again.plan.to_tune == []
 
 
 def fails_for_left(run: Pretraining, show: Show, *, command: Sequence[str]) -> None:

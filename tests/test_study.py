@@ -190,13 +190,12 @@ def test_what_changes_a_score_makes_another_run(store: Store) -> None:
     assert not folders("finetune.task.max_length=64", is_frozen=True) & frozen
 
 
-def test_checkpoints_on_the_way_are_kept_by_runs_of_their_own(store: Store) -> None:
-    plain, kept = (
-        plan_pretraining(read_study("figure5", [f"points={points}"]), scale_of(store), store)[0]
-        for points in ("[1.0]", "[0.5, 1.0]")
+def test_models_on_the_way_are_those_of_an_equal_run(store: Store) -> None:
+    (_, no_nsp, left, _), (masked, other_left) = (
+        plan_pretraining(read_study(name), scale_of(store), store) for name in ("table5", "figure5")
     )
-    assert plain.folder != kept.folder
-    assert kept.points == (0.5, 1.0)
+    assert (masked.folder, other_left.folder) == (no_nsp.folder, left.folder)
+    assert (no_nsp.points, masked.points) == ((1.0,), (0.2, 0.4, 0.6, 0.8, 1.0))
 
 
 def test_fine_tuning_is_set_for_all_tasks_in_one_place(

@@ -70,14 +70,28 @@ def join(plans: Sequence[Plan]) -> Plan:
 
 
 def once(runs: Sequence[R]) -> list[R]:
-    """One of those that share a folder."""
-    return list({run.folder: run for run in reversed(runs)}.values())[::-1]
+    """One of those that share a folder; of models, one that is kept at the points of all."""
+    found: dict[Path, R] = {}
+    for run in runs:
+        other = found.setdefault(run.folder, run)
+        if isinstance(run, Pretraining) and isinstance(other, Pretraining):
+            keeps = max(other, run, key=lambda one: len(one.points))  # its recipe saves often
+            points = tuple(sorted({*other.points, *run.points}))
+            found[run.folder] = replace(keeps, points=points)
+    return list(found.values())
 
 
 def is_pretrained(run: Pretraining) -> bool:
-    """Whether the model is there, and a checkpoint for each point on the way to it."""
-    is_done = (run.folder / "model" / "config.json").is_file()
-    return is_done and all(find_checkpoint_at(run, point) for point in run.points if point < 1)
+    """Whether the model is there, and for each point on the way one from before the next point."""
+    starts = [find_checkpoint_at(run, point) for point in run.points[:-1]]
+    return is_made(run) and all(
+        start is not None and start.progress < behind
+        for start, behind in zip(starts, run.points[1:], strict=True)
+    )
+
+
+def is_made(run: Pretraining) -> bool:
+    return (run.folder / "model" / "config.json").is_file()
 
 
 def is_tuned(run: Tuning) -> bool:
@@ -87,7 +101,7 @@ def is_tuned(run: Tuning) -> bool:
 def plan_study(study: Study, scale: Scale) -> Plan:
     """Checks all settings and files before anything starts."""
     store = open_store(scale.corpus)
-    pretrainings = plan_pretraining(study, scale, store)
+    pretrainings = [with_room(run) for run in plan_pretraining(study, scale, store)]
     tunings = plan_tuning(study, scale, pretrainings)
     for run in tunings:
         for path in (run.recipe.data.train, run.recipe.data.dev):
@@ -97,6 +111,14 @@ def plan_study(study: Study, scale: Scale) -> Plan:
                     "it out with --tasks"
                 )
     return Plan(pretrainings=tuple(pretrainings), tunings=tuple(tunings))
+
+
+def with_room(run: Pretraining) -> Pretraining:
+    """In a folder of its own where an equal run is done that kept no models on the way."""
+    if is_made(run) and not is_pretrained(run):
+        folder = run.folder.with_name(f"{run.folder.name}-kept")
+        return replace(run, folder=folder, recipe=replace(run.recipe, out=folder))
+    return run
 
 
 def describe_cost(plan: Plan) -> Iterator[str]:

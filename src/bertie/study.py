@@ -239,7 +239,7 @@ def plan_pretraining(study: Study, scale: Scale, store: Store) -> list[Pretraini
             except UserError as error:
                 raise UserError(f"rows.{name}: {error}") from None
             check_budget(recipe.train.budget)
-            folder = scale.out / "runs" / f"pretrain-{pretraining_key(recipe, study, store)}"
+            folder = scale.out / "runs" / f"pretrain-{pretraining_key(recipe, store)}"
             recipe = replace(recipe, out=folder)
             found.append(
                 Pretraining(row=name, seed=seed, recipe=recipe, points=study.points, folder=folder)
@@ -247,12 +247,9 @@ def plan_pretraining(study: Study, scale: Scale, store: Store) -> list[Pretraini
     return found
 
 
-def pretraining_key(recipe: PretrainRecipe, study: Study, store: Store) -> str:
-    """Of all that decides what is learned; and of the checkpoints, where some are wanted."""
-    values = asdict(recipe)
-    kept = {"save_every": recipe.train.save_every, "keep": recipe.train.keep}
-    on_the_way = kept if study.points != (1.0,) else {}
-    return digest([without(values, pretrain.HARMLESS), on_the_way, store.manifest.digest])
+def pretraining_key(recipe: PretrainRecipe, store: Store) -> str:
+    """Of all that decides what is learned."""
+    return digest([without(asdict(recipe), pretrain.HARMLESS), store.manifest.digest])
 
 
 def scale_settings(scale: Scale) -> Settings:

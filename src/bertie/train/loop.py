@@ -166,9 +166,8 @@ def can_record(model: Bert, config: TrainConfig, world: World) -> bool:
 
 
 def is_recordable(config: ModelConfig) -> bool:
-    """Whether all layers run in our kernels, which an LSTM and attention to the left do not."""
-    has_lstm = config.layer == "lstm" or config.bilstm_layers > 0
-    return config.attention == "both" and not has_lstm
+    """Whether all layers run in our kernels, which an LSTM does not."""
+    return config.layer != "lstm" and not config.bilstm_layers
 
 
 def add_up(terms: Mapping[str, Term], sums: dict[str, Tensor]) -> None:
