@@ -123,7 +123,7 @@ def conll(*, frozen: bool) -> Question:
     )
 
 
-SMALL: Settings = {"optim": {"peak": 1e-4}}  # models smaller than BASE take larger steps
+SMALL: Settings = {"optim": {"peak": 2e-4}}  # models smaller than BASE take larger steps
 SHORT_WINDOWS = {"max_length": 128, "stride": 64, "max_question": 32}
 # The files as published, each set in its folder; no longer than the sequences of pre-training.
 QUESTIONS = {
@@ -312,8 +312,9 @@ def plan_task(
     files = {name: str(scale.data / path) for name, path in names.items() if path is not None}
     device = {"train": {"device": scale.device}} if scale.device else {}
     common = merge(device, {"train": {"seed": source.seed}, "task": {"metric": task.metric}})
+    fast = {"train": {"precision": "bf16"}} if scale.is_on_gpu else {}
     values = merge(
-        {"train": {"precision": "bf16"}} if scale.is_on_gpu else {},
+        fast,
         read_toml(find_recipe(task.recipe)),
         task.finetune,
         study.finetune,
@@ -325,7 +326,7 @@ def plan_task(
     is_frozen = row.frozen or task.frozen
     if is_frozen and values["task"]["name"] not in FROZEN_TASKS:
         return
-    head = merge(read_toml(find_recipe("features")), study.frozen, common)
+    head = merge(fast, read_toml(find_recipe("features")), study.frozen, common)
     recipe, head_recipe = build(FinetuneRecipe, values), build(FinetuneRecipe, head)
     if is_frozen and head_recipe.head is not None:
         for combination in head_recipe.head.combinations:  # refused now where layers are too few

@@ -35,6 +35,12 @@ def can_encode(x: Tensor, num_heads: int) -> bool:
     return x.dtype in HALF and x.shape[-1] // num_heads in HEAD_SIZES and can_use(x)
 
 
+def can_read(x: Tensor, size: int) -> bool:
+    """Whether an LSTM of this hidden size can read x by `bertie.kernels.lstm`: half precision."""
+    is_half = can_use(x) and torch.is_autocast_enabled("cuda")
+    return is_half and size in HEAD_SIZES and not torch.compiler.is_compiling()
+
+
 def has_float8(device: torch.device) -> bool:
     """Whether products of eight bits can be done there: on a GPU since Ada, with cuBLASLt."""
     if device.type != "cuda" or not HAS_TRITON or torch.version.cuda is None:

@@ -5,9 +5,10 @@
 import torch
 from torch import Tensor, nn
 
+from bertie.kernels import can_read
 from bertie.model.config import ModelConfig
 from bertie.model.dropout import add_dropped
-from bertie.model.lstm import by_position, read_one_way
+from bertie.model.lstm import by_position, read_in_kernel, read_one_way
 
 
 class TwoWayLayer(nn.Module):
@@ -26,6 +27,17 @@ class TwoWayLayer(nn.Module):
     def forward(
         self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None = None
     ) -> Tensor:  # (T, D) -> (R, D)
+        y = add_dropped(x, self.read(x, bounds), self.dropout if self.training else 0.0)
+        return y if kept is None else y[kept]
+
+    def read(self, x: Tensor, bounds: Tensor) -> Tensor:  # (T, D) -> (T, D)
+        halves = list(zip((self.ahead, self.back), x.chunk(2, -1), strict=True))
+        if can_read(x, self.ahead.hidden_size):
+            sides = [
+                read_in_kernel(lstm, side, bounds, "l0", is_back=lstm is self.back)
+                for lstm, side in halves
+            ]
+            return torch.cat(sides, 1)
         lengths = bounds.diff()  # (N,)
         starts = bounds[:-1].repeat_interleave(lengths)  # (T,)
         positions = torch.arange(len(x), device=x.device) - starts
@@ -33,9 +45,6 @@ class TwoWayLayer(nn.Module):
         sizes = positions.bincount()
         sides = [
             read_one_way(lstm, side, by_position(places, lengths), sizes)
-            for lstm, side, places in zip(
-                (self.ahead, self.back), x.chunk(2, -1), (positions, ends), strict=True
-            )
+            for (lstm, side), places in zip(halves, (positions, ends), strict=True)
         ]
-        y = add_dropped(x, torch.cat(sides, 1), self.dropout if self.training else 0.0)
-        return y if kept is None else y[kept]
+        return torch.cat(sides, 1)
