@@ -24,11 +24,10 @@ from bertie.report.study import Score, StudyResults, read_best, read_losses, wri
 from bertie.study import Pretraining, Scale, Study, Tuning, plan_pretraining, plan_tuning
 from bertie.train.budget import Budget
 from bertie.train.log import Show
+from bertie.train.loop import Stopped
 
 R = TypeVar("R", Pretraining, Tuning)
 START = "start.json"  # of a fine-tuning: the model it started from, and how far that was trained
-# What ends one run and says nothing of the others; out of memory is a RuntimeError of torch.
-FAILURES = (UserError, RuntimeError, MemoryError, OSError)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,12 +72,15 @@ def once(runs: Sequence[R]) -> list[R]:
     """One of those that share a folder; of models, one that is kept at the points of all."""
     found: dict[Path, R] = {}
     for run in runs:
-        other = found.setdefault(run.folder, run)
-        if isinstance(run, Pretraining) and isinstance(other, Pretraining):
-            keeps = run if len(run.points) > len(other.points) else other  # its recipe saves often
-            points = tuple(sorted({*other.points, *run.points}))
-            found[run.folder] = replace(keeps, points=points)
+        found[run.folder] = unite(found[run.folder], run) if run.folder in found else run
     return list(found.values())
+
+
+def unite(one: R, other: R) -> R:
+    if not isinstance(one, Pretraining) or not isinstance(other, Pretraining):
+        return one
+    keeps = other if len(other.points) > len(one.points) else one  # its recipe saves often
+    return replace(keeps, points=tuple(sorted({*one.points, *other.points})))
 
 
 def is_pretrained(run: Pretraining) -> bool:
@@ -223,7 +225,9 @@ def run_in_turn(
         try:
             do(run, show)
             left += behind.get(run.folder, ())
-        except FAILURES as error:
+        except Stopped:
+            raise
+        except Exception as error:  # whatever it is, it says nothing of the others
             failed[name_of(run)] = describe_failure(error)
             show({"warning": f"{name_of(run)}: {failed[name_of(run)]}"})
     return failed
@@ -249,7 +253,9 @@ def run_in_processes(
                         future.result()
                         waiting |= begin(behind.get(run.folder, ()))
                         show({"note": f"{number} of {number + len(waiting)} done: {name}"})
-                    except FAILURES as error:
+                    except Stopped:
+                        raise
+                    except Exception as error:  # whatever it is
                         failed[name] = describe_failure(error)
                         show({"warning": f"{name}: {failed[name]}"})
         except BaseException:  # such as Stopped: what has begun saves itself, the rest never begins

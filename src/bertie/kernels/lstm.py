@@ -23,9 +23,10 @@ class LstmLaunch(NamedTuple):
 
     sequences: int  # of a program; at least 16, as products are
     num_warps: int
+    num_stages: int  # 1: four matrices in advance, twice, would be more than shared memory holds
 
 
-LAUNCH = LstmLaunch(sequences=16, num_warps=4)
+LAUNCH = LstmLaunch(sequences=16, num_warps=4, num_stages=1)
 
 
 @triton.jit
@@ -198,6 +199,7 @@ def launch(
         SEQUENCES=LAUNCH.sequences,
         IS_BACK=is_back,
         num_warps=LAUNCH.num_warps,
+        num_stages=LAUNCH.num_stages,
     )
 
 
