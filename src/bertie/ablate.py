@@ -20,7 +20,14 @@ from bertie.model.config import ModelConfig, train_flops
 from bertie.pretrain import data_of, pretrain
 from bertie.report.command import show_command
 from bertie.report.page import REPORT_JSON
-from bertie.report.study import Score, StudyResults, read_best, read_losses, write_study
+from bertie.report.study import (
+    Score,
+    StudyResults,
+    read_best,
+    read_losses,
+    read_machine,
+    write_study,
+)
 from bertie.study import Pretraining, Scale, Study, Tuning, plan_pretraining, plan_tuning
 from bertie.train.budget import Budget
 from bertie.train.log import Show
@@ -370,6 +377,7 @@ def gather(asked: Asked, command: Sequence[str], failed: Mapping[str, str]) -> S
         and (loss := read_losses(run.folder, row=run.row, seed=run.seed)) is not None
     ]
     tasks = [name for name in study.questions if not scale.tasks or name in scale.tasks]
+    machines = (read_machine(run.folder) for run in plan.pretrainings)
     return StudyResults(
         title=study.title,
         asks=study.asks,
@@ -383,8 +391,18 @@ def gather(asked: Asked, command: Sequence[str], failed: Mapping[str, str]) -> S
         scores=tuple(scores),
         losses=tuple(losses),
         failed=dict(failed),
-        command=show_command(command),
+        missing=tuple(name for name in find_missing(plan) if name not in failed),
+        machine=next(filter(None, machines), ""),
+        command=show_command([word for word in command if word != "--only-report"]),
     )
+
+
+def find_missing(plan: Plan) -> Iterator[str]:
+    """Models that are not there; and scores that are not, of those that are."""
+    yield from (name_of(run) for run in plan.pretrainings if not is_pretrained(run))
+    for run in plan.tunings:
+        if is_pretrained(run.source) and not is_tuned(run):
+            yield name_of(run)
 
 
 def read_score(run: Tuning) -> Score | None:

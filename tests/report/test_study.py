@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from bertie.report.study import Loss, Score, StudyResults, read_best, read_losses, write_study
+from bertie.report.study import (
+    Loss,
+    Score,
+    StudyResults,
+    read_best,
+    read_losses,
+    read_machine,
+    write_study,
+)
 from tests.report.checker import check_page
 
 
@@ -38,6 +46,8 @@ MADE = StudyResults(
     ),
     losses=(loss("base", 3.0), loss("other", 4.95)),
     failed={"absent, seed 0": "no memory"},
+    missing=("other, seed 2", "base, seed 1, b"),
+    machine="a machine & torch 2",
     command="bertie ablate it",
 )
 
@@ -59,6 +69,8 @@ def test_the_table_has_ours_and_the_papers(tmp_path: Path) -> None:
     assert "another & more, seed 0: never left the unigram plateau" in text
     assert "the base, seed 0: never left" not in text
     assert "absent, seed 0: failed, so it is not in the table: no memory" in text
+    assert "Not run yet, 2, so not in the table: other, seed 2; base, seed 1, b\n" in text
+    assert "On a machine & torch 2." in text
     assert json.loads((tmp_path / "report.json").read_text())["seeds"] == 3
     shown = page.read_text(encoding="utf-8")
     check_page(shown)
@@ -126,3 +138,27 @@ def test_losses_are_of_what_is_hardest_to_copy(
     found = read_losses(tmp_path, row="left", seed=4)
     assert found is not None
     assert (found.kind, found.value) == (kind, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("masking", "kind"),
+    [({"mask_share": 0.0, "random_share": 0.8}, "random"), ({"mask_share": 0.8}, "mask")],
+)
+def test_a_random_piece_that_happened_to_be_a_mask_does_not_count(
+    masking: dict[str, float], kind: str, tmp_path: Path
+) -> None:
+    logged = {"mask_loss": 1.5, "random_loss": 4.0, "mlm_loss": 3.9}
+    line = {"step": 2, "tokens": 7, "seconds": 1.5, "held_out": logged}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    facts = {
+        "unigram_entropy": 6.5,
+        "settings": {"data": {"masking": masking}},
+        "gpu": "a GPU",
+        "versions": {"torch": "2.11"},
+    }
+    (tmp_path / "run.json").write_text(json.dumps(facts), encoding="utf-8")
+    found = read_losses(tmp_path, row="random", seed=0)
+    assert found is not None
+    assert (found.kind, found.value) == (kind, logged[f"{kind}_loss"])
+    assert read_machine(tmp_path) == "a GPU, torch 2.11"
+    assert read_machine(tmp_path / "absent") == ""

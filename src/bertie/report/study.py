@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bertie.metrics.intervals import mean, spread
 from bertie.report.numbers import duration
@@ -27,6 +28,7 @@ from bertie.report.pretraining import METRICS, RUN, flat_held_out, number, read_
 # The first that a run has logged: at [MASK]; where a random piece was seen, if none is [MASK]; of
 # next tokens; of all predicted tokens.
 KINDS = ("mask", "random", "lm", "mlm")
+MOST_TOLD = 6  # runs that are not there
 PLATEAU = 0.1  # nats below the unigram entropy; a model that stays above has learned no context
 
 
@@ -75,6 +77,8 @@ class StudyResults:
     scores: tuple[Score, ...]
     losses: tuple[Loss, ...]
     failed: Mapping[str, str]  # run -> why it is not here
+    missing: tuple[str, ...]  # other runs that are not here, because nobody has run them yet
+    machine: str
     command: str
 
     def values(self, row: str, task: str, point: float) -> dict[int, float]:
@@ -121,7 +125,8 @@ def read_losses(folder: Path, *, row: str, seed: int) -> Loss | None:
     if not lines:
         return None
     last, facts = flat_held_out(lines[-1]), read_facts(folder / RUN)
-    kind = next((kind for kind in KINDS if f"{kind}_loss" in last), KINDS[-1])
+    kinds = [kind for kind in KINDS if f"{kind}_loss" in last and is_asked(kind, facts)]
+    kind = next(iter(kinds), KINDS[-1])
     return Loss(
         row=row,
         seed=seed,
@@ -131,6 +136,24 @@ def read_losses(folder: Path, *, row: str, seed: int) -> Loss | None:
         tokens=number(last, "tokens"),
         seconds=number(last, "seconds"),
     )
+
+
+def is_asked(kind: str, facts: Mapping[str, Any]) -> bool:
+    """Where no token is to be [MASK], one in thousands is: a random piece may be any."""
+    settings: Any = facts.get("settings")
+    for name in ("data", "masking"):
+        settings = settings.get(name) if isinstance(settings, Mapping) else None
+    shares = settings if isinstance(settings, Mapping) else {}
+    return not (kind in ("mask", "random") and shares.get(f"{kind}_share") == 0)
+
+
+def read_machine(folder: Path) -> str:
+    """What a pre-training ran on; nothing if it does not say."""
+    facts = read_facts(folder / RUN)
+    versions = facts.get("versions")
+    torch = versions.get("torch") if isinstance(versions, Mapping) else None
+    known = (facts.get("gpu") or facts.get("machine"), torch and f"torch {torch}")
+    return ", ".join(str(one) for one in known if one)
 
 
 # --- the report ---
@@ -221,6 +244,8 @@ def describe(made: StudyResults) -> str:
         "random piece was seen, lm of next tokens; they compare only between rows of one kind "
         "with equal [data]."
     )
+    if made.machine:
+        text += f" On {made.machine}."
     if made.paper:
         text += f" In brackets: {made.about_paper or 'the paper'}; read its order, not its height."
     return text
@@ -230,6 +255,9 @@ def find_notes(made: StudyResults) -> Iterator[str]:
     """What takes a row its worth as evidence, and what is not there."""
     for name, reason in made.failed.items():
         yield f"{name}: failed, so it is not in the table: {reason}"
+    if made.missing:
+        told = [*made.missing[:MOST_TOLD], *(["..."] if made.missing[MOST_TOLD:] else [])]
+        yield f"Not run yet, {len(made.missing)}, so not in the table: {'; '.join(told)}"
     for row, title in made.rows.items():
         stuck = [loss.seed for loss in made.losses if loss.row == row and loss.is_plateau]
         if stuck:
