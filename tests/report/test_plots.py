@@ -96,3 +96,10 @@ def test_a_file_of_plots_brings_its_colours() -> None:
     used = set(re.findall(r"var\((--\w+)\)", svg))
     assert used <= set(re.findall(r"(--\w+):", svg))
     assert "prefers-color-scheme: dark" in svg
+
+
+def test_bars_have_the_values_they_are_the_mean_of() -> None:
+    drawn = bar_chart([("a", 0.5), ("b", 0.25)], title="t", marks=[[0.25, 0.75], []])
+    check_svg(drawn)
+    assert drawn.count('class="mark"') == 2
+    assert "50.0%" in drawn

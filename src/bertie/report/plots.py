@@ -15,8 +15,10 @@ from bertie.report.page import STYLE, Markup, escape
 WIDTH, HEIGHT = 480, 300
 LEFT, RIGHT, TOP, BOTTOM = 52, 12, 54, 44  # around the field of a plot
 LETTER = 6.6  # mean width of a letter at FONT
+CAPITAL = 7.4  # mean width where some are capitals
 FONT = 12.5
 NUM_COLOURS = 6
+MOST_LETTERS = 34  # of the name of a bar: half the plot
 MOST_POINTS = 500  # of a line; more would not be seen
 MOST_DOTS = 24  # a line of fewer points shows them
 MOST_NUMBERS = 12  # labels of a heat map that has numbers in its cells
@@ -85,19 +87,32 @@ def line_chart(
     return drawing(title, parts)
 
 
-def bar_chart(bars: Sequence[tuple[str, float]], *, title: str, high: float = 1.0) -> Markup:
-    """A row per name, from 0 to `high` or the largest value, as percentages."""
+def bar_chart(
+    bars: Sequence[tuple[str, float]],
+    *,
+    title: str,
+    high: float = 1.0,
+    marks: Sequence[Sequence[float]] = (),
+) -> Markup:
+    """A row per name, from 0 to `high` or the largest value, as percentages.
+
+    `marks` are values that a bar is the mean of, as strokes across it.
+    """
     limit = max([high, *(value for _, value in bars if math.isfinite(value))])
-    left = min(200.0, max([30.0, *(len(cut(name)) * LETTER + 12 for name, _ in bars)]))
+    names = [cut(name, MOST_LETTERS) for name, _ in bars]
+    left = max([30.0, *(len(name) * CAPITAL + 12 for name in names)])
+    scale = (WIDTH - left - 64) / limit
     parts = [text(0, 16, title, kind="title")]
-    for number, (name, value) in enumerate(bars):
+    for number, (name, (_, value)) in enumerate(zip(names, bars, strict=True)):
         y = 34 + 24 * number
-        size = max(0.0, value) / limit * (WIDTH - left - 64) if math.isfinite(value) else 0.0
-        parts.append(text(left - 8, y + 13, cut(name), anchor="end"))
+        size = max(0.0, value) * scale if math.isfinite(value) else 0.0
+        parts.append(text(left - 8, y + 13, name, anchor="end"))
         parts.append(
             Markup(f'<rect class="c0" x="{left}" y="{y}" width="{size:.1f}" height="17"/>')
         )
-        parts.append(text(left + size + 6, y + 13, percent(value)))
+        own = [max(0.0, one) * scale for one in (marks[number] if marks else ())]
+        parts += [path([(left + x, y + 2), (left + x, y + 15)], "mark") for x in own]
+        parts.append(text(left + max([size, *own]) + 6, y + 13, percent(value)))
     return drawing(title, parts, height=34 + 24 * max(1, len(bars)) + 8)
 
 
@@ -192,7 +207,7 @@ PLOT_STYLE = (
     "text.on { fill: var(--paper); } .grid { stroke: var(--line); } "
     ".level { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 5 4; fill: none; } "
     ".line { fill: none; stroke-width: 1.6; stroke-linejoin: round; stroke-linecap: round; } "
-    ".faint { fill-opacity: .45; } "
+    ".faint { fill-opacity: .45; } .mark { stroke: var(--ink); stroke-width: 1.5; } "
     + " ".join(
         f".c{n} {{ fill: var(--c{n}); }} .s{n} {{ stroke: var(--c{n}); }}"
         for n in range(NUM_COLOURS)

@@ -272,17 +272,18 @@ def make_plots(made: StudyResults) -> Iterator[Markup]:
     for task, metric in made.tasks.items():
         title = f"{task}: {metric}"
         if len(made.points) == 1:
-            means = {
-                row: list(made.values(row, task, made.points[-1]).values()) for row in made.rows
-            }
-            bars = [(made.rows[row], mean(values)) for row, values in means.items() if values]
-            yield bar_chart(bars, title=title)
+            end = made.points[-1]
+            found = {row: list(made.values(row, task, end).values()) for row in made.rows}
+            there = {row: values for row, values in found.items() if values}
+            bars = [(made.rows[row], mean(values)) for row, values in there.items()]
+            marks = [values if len(values) > 1 else [] for values in there.values()]
+            yield bar_chart(bars, title=title, marks=marks)
             continue
         lines = []
         for row, name in made.rows.items():
-            found = [made.mean_at(row, task, point) for point in made.points]
-            there = [place for place in found if place is not None]
-            lines.append(Series(name=name, x=[x for x, _ in there], y=[y for _, y in there]))
+            means = [made.mean_at(row, task, point) for point in made.points]
+            places = [place for place in means if place is not None]
+            lines.append(Series(name=name, x=[x for x, _ in places], y=[y for _, y in places]))
         yield line_chart(lines, title=title, x_label=f"share of {made.budget}")
 
 
