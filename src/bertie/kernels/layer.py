@@ -152,6 +152,34 @@ class Factor(NamedTuple):
     used: Tensor  # (O, I) the same, or in eight bits
 
 
+class Attended(NamedTuple):
+    """The first half of a layer: its rows, and what else was made on the way."""
+
+    rows: Tensor  # (R, D)
+    copy: Tensor | None  # (R, D) in eight bits
+    qkv: Tensor
+    queries: Tensor
+    log_sums: Tensor
+    mixed: Tensor
+    total: Tensor  # (R, D) that the norm was taken of
+    statistics: Tensor
+    qkv_weight: Tensor
+    out_weight: Tensor
+
+
+class FedForward(NamedTuple):
+    """The second half."""
+
+    rows: Tensor  # (R, D)
+    copy: Tensor | None  # (R, D) in eight bits
+    wide: Tensor
+    active: Tensor
+    total: Tensor
+    statistics: Tensor
+    up_weight: Tensor
+    down_weight: Tensor
+
+
 def forward(
     x: Tensor,
     x_copy: Tensor | None,
@@ -167,26 +195,58 @@ def forward(
 
     Copies of rows are in eight bits, or none if products are not to be.
     """
-    w, s, dtype = weights, settings, x.dtype
     own = sort_kept(kept, bounds)
-    qkv_weight, out_weight, up_weight = (
+    first = attend(x, x_copy, bounds, own, seeds, weights, settings, is_saved=is_saved)
+    # Rows that are kept are the last layer's: no layer reads them.
+    second = feed_forward(first, seeds, weights, settings, is_saved=is_saved, is_copied=own is None)
+    saved = Saved(
+        x=x,
+        qkv=first.qkv,
+        queries=first.queries,
+        log_sums=first.log_sums,
+        mixed=first.mixed,
+        first_sum=first.total,
+        first_statistics=first.statistics,
+        middle=first.rows,
+        wide=second.wide,
+        active=second.active,
+        second_sum=second.total,
+        second_statistics=second.statistics,
+        qkv_weight=first.qkv_weight,
+        out_weight=first.out_weight,
+        up_weight=second.up_weight,
+        down_weight=second.down_weight,
+    )
+    return (second.rows if own is None else own.undo(second.rows)), second.copy, saved
+
+
+def attend(
+    x: Tensor,
+    x_copy: Tensor | None,
+    bounds: Tensor,
+    kept: Kept | None,
+    seeds: Seeds,
+    weights: LayerWeights,
+    settings: LayerSettings,
+    *,
+    is_saved: bool,
+) -> Attended:  # (T, D), (T, D), (N + 1,) -> (R, D)
+    w, s, dtype = weights, settings, x.dtype
+    qkv_weight, out_weight = (
         cast_factor(weight, dtype, is_float8=s.is_float8, is_saved=is_saved)
-        for weight in (w.qkv, w.out, w.up)
+        for weight in (w.qkv, w.out)
     )
-    down_weight = cast_factor(w.down, dtype, is_float8=False, is_saved=is_saved).half
-    qkv, queries = project(
-        x if x_copy is None else x_copy, own, qkv_weight.used, w.qkv_bias, dtype, s.num_heads
-    )
-    residual = choose(x, own)
-    asked = ask(qkv, queries, own, bounds, s)
+    read = x if x_copy is None else x_copy
+    qkv, queries = project(read, kept, qkv_weight.used, w.qkv_bias, dtype, s.num_heads)
+    asked = ask(qkv, queries, kept, bounds, s)
     mixed, log_sums = attend_kernel_forward(asked, seeds.shares, s.attention_dropout)
     # In a pass of its own: attention's threads hold pairs of columns, and storing two bytes at a
     # time took 0.15 ms a layer of large, where such a pass moves bytes for 0.05 (docs/log.md).
     read = quantise(mixed.flatten(1)) if s.is_float8 else mixed.flatten(1)
     attended = linear(read, out_weight.used, None, dtype)
-    middle_copy = place_for_copy(attended, s)
-    middle, first_sum, first_statistics = add_norm_forward(
-        residual,
+    copy = place_for_copy(attended, s)
+    rows, total, statistics = add_norm_forward(
+        choose(x, kept),
         attended,
         w.out_bias,
         w.attention_norm,
@@ -195,17 +255,32 @@ def forward(
         s.dropout,
         s.eps,
         is_saved=is_saved,
-        copy=middle_copy,
+        copy=copy,
     )
-    read = middle if middle_copy is None else middle_copy
+    made = qkv, queries, log_sums, mixed, total, statistics
+    return Attended(rows, copy, *made, qkv_weight.half, out_weight.half)
+
+
+def feed_forward(
+    first: Attended,
+    seeds: Seeds,
+    weights: LayerWeights,
+    settings: LayerSettings,
+    *,
+    is_saved: bool,
+    is_copied: bool,
+) -> FedForward:
+    w, s, dtype = weights, settings, first.rows.dtype
+    up_weight = cast_factor(w.up, dtype, is_float8=s.is_float8, is_saved=is_saved)
+    down_weight = cast_factor(w.down, dtype, is_float8=False, is_saved=is_saved).half
+    read = first.rows if first.copy is None else first.copy
     active, wide = widen(
         read, up_weight.used, w.up_bias, dtype, is_tanh=s.is_tanh, is_saved=is_saved
     )
     down = active @ down_weight.T
-    # Rows that are kept are the last layer's: no layer reads them.
-    out_copy = place_for_copy(middle, s) if kept is None else None
-    out, second_sum, second_statistics = add_norm_forward(
-        middle,
+    copy = place_for_copy(first.rows, s) if is_copied else None
+    rows, total, statistics = add_norm_forward(
+        first.rows,
         down,
         w.down_bias,
         w.ffn_norm,
@@ -214,27 +289,9 @@ def forward(
         s.dropout,
         s.eps,
         is_saved=is_saved,
-        copy=out_copy,
+        copy=copy,
     )
-    saved = Saved(
-        x=x,
-        qkv=qkv,
-        queries=queries,
-        log_sums=log_sums,
-        mixed=mixed,
-        first_sum=first_sum,
-        first_statistics=first_statistics,
-        middle=middle,
-        wide=wide,
-        active=active,
-        second_sum=second_sum,
-        second_statistics=second_statistics,
-        qkv_weight=qkv_weight.half,
-        out_weight=out_weight.half,
-        up_weight=up_weight.half,
-        down_weight=down_weight,
-    )
-    return (out if own is None else own.undo(out)), out_copy, saved
+    return FedForward(rows, copy, wide, active, total, statistics, up_weight.half, down_weight)
 
 
 def project(
