@@ -41,7 +41,7 @@ def compile_one(kernel, launch, is_apart, is_left=False):
     print(kernel.__name__, is_apart, is_left)
 
 
-def make(kernel, known, options):
+def make(kernel, known, options, most=232_448):
     names = kernel.arg_names
     types = {name: "constexpr" if name in known else type_of(name) for name in names}
     constants = {(names.index(name),): known[name] for name in names if name in known}
@@ -51,7 +51,7 @@ def make(kernel, known, options):
     source = ASTSource(kernel, types, constexprs=constants, attrs=attrs)
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert len(made.asm["cubin"]) > 1000
-    assert made.metadata.shared <= 232_448, f"{kernel.__name__}: {made.metadata.shared} bytes"
+    assert made.metadata.shared <= most, f"{kernel.__name__}: {made.metadata.shared} bytes"
 
 
 a, programs = attention, attention_programs
@@ -66,11 +66,13 @@ for is_apart, is_left in ((False, False), (True, False), (False, True)):
     ):
         compile_one(kernel, own if is_apart else launch, is_apart, is_left)
 for kernel in (lstm.recur_forward, lstm.recur_backward):
-    for size in (16, 128):
-        known = {"SIZE": size, "SEQUENCES": lstm.LAUNCH.sequences, "IS_BACK": True}
+    for size, is_held in ((16, True), (128, True), (128, False)):
+        known = {"SIZE": size, "SEQUENCES": lstm.LAUNCH.sequences}
+        known |= {"IS_BACK": True, "IS_HELD": is_held}
         own = lstm.LAUNCH
-        make(kernel, known, {"num_warps": own.num_warps, "num_stages": own.num_stages})
-        print(kernel.__name__, size)
+        most = 4 * size * size * 2 + lstm.SPARE_BYTES if is_held else 100_000
+        make(kernel, known, {"num_warps": own.num_warps, "num_stages": own.num_stages}, most)
+        print(kernel.__name__, size, is_held)
 """
 
 
@@ -85,4 +87,4 @@ def test_kernels_compile_for_a_gpu(tmp_path):
         check=False,
     )
     assert found.returncode == 0, found.stderr[-2000:]
-    assert len(found.stdout.splitlines()) == 15
+    assert len(found.stdout.splitlines()) == 17

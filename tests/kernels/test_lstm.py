@@ -59,8 +59,11 @@ def test_every_length_is_the_twins(lengths, is_back, dtype, device):
         assert not found[2].any()
 
 
+@pytest.mark.parametrize("is_held", [False, True])
 @pytest.mark.parametrize("size", [32, 64, 128])
-def test_every_size_is_the_twins(size, device):
+def test_every_size_is_the_twins(size, is_held, device, monkeypatch):
+    if not is_held:
+        monkeypatch.setattr("bertie.kernels.lstm.can_hold", lambda inner: False)
     projected, weight, _, bounds = make([7, 3, 5], size, torch.float16)
     wanted = recur_plain(projected.double(), weight.double(), bounds, is_back=False)
     found = recur(projected.to(device), weight.to(device), bounds.to(device), is_back=False)

@@ -1,9 +1,10 @@
 """An LSTM over sequences in a row, one layer in one direction, without padding.
 
 A program takes some sequences and reads them position by position: what it remembers stays in
-registers, and no kernel is launched for a position. Torch's LSTM launches several: where other
-work waits for the same GPU, one step of a model took a second (docs/log.md). What enters the gates
-is one product over all rows, made before; so are the gradients of the weights, made afterwards.
+registers, its weights in shared memory if there is room, and no kernel is launched for a position.
+Torch's LSTM launches several: where other work waits for the same GPU, one step of a model took a
+second (docs/log.md). What enters the gates is one product over all rows, made before; so are the
+gradients of the weights, made afterwards.
 """
 
 # T rows of all sequences   N sequences   H hidden size
@@ -23,10 +24,11 @@ class LstmLaunch(NamedTuple):
 
     sequences: int  # of a program; at least 16, as products are
     num_warps: int
-    num_stages: int  # 1: four matrices in advance, twice, would be more than shared memory holds
+    num_stages: int  # 1: nothing is read ahead, which shared memory would have to hold
 
 
-LAUNCH = LstmLaunch(sequences=16, num_warps=4, num_stages=1)
+LAUNCH = LstmLaunch(sequences=16, num_warps=8, num_stages=1)
+SPARE_BYTES = 24 * 1024  # of shared memory, for all but the weights
 
 
 @triton.jit
@@ -57,6 +59,24 @@ def find_rows(start, end, step, IS_BACK: tl.constexpr):
     return row[:, None]
 
 
+@triton.jit
+def hold(matrix, IS_HELD: tl.constexpr):
+    """What is at an address, or the address."""
+    held = matrix
+    if IS_HELD:
+        held = tl.load(matrix)
+    return held
+
+
+@triton.jit
+def fetch(held, IS_HELD: tl.constexpr):
+    """What is at the address that was not held."""
+    matrix = held
+    if not IS_HELD:
+        matrix = tl.load(held)
+    return matrix
+
+
 @triton.jit(do_not_specialize=["num_sequences"])
 def recur_forward(
     projected,
@@ -69,27 +89,32 @@ def recur_forward(
     SIZE: tl.constexpr,
     SEQUENCES: tl.constexpr,
     IS_BACK: tl.constexpr,
+    IS_HELD: tl.constexpr,
 ):
     """Gates are torch's: input, forget, cell, output; what they became is kept in `gates`."""
     start, end, length = find_sequences(bounds, num_sequences, SEQUENCES)
     columns = tl.arange(0, SIZE)[None, :]
     matrix = weight + columns * SIZE + tl.arange(0, SIZE)[:, None]  # a gate's, transposed
     cell = tl.zeros((SEQUENCES, SIZE), tl.float32)
+    of_enters = hold(matrix, IS_HELD)
+    of_forgets = hold(matrix + SIZE * SIZE, IS_HELD)
+    of_new = hold(matrix + 2 * SIZE * SIZE, IS_HELD)
+    of_shows = hold(matrix + 3 * SIZE * SIZE, IS_HELD)
     before = tl.zeros((SEQUENCES, SIZE), weight.dtype.element_ty)
     for step in range(tl.max(length, 0)):
         is_row = step < length[:, None]
         row = find_rows(start, end, step, IS_BACK)
         entering, kept = projected + row * (4 * SIZE) + columns, gates + row * (4 * SIZE) + columns
-        enters = tl.dot(before, tl.load(matrix))
+        enters = tl.dot(before, fetch(of_enters, IS_HELD))
         enters = sigmoid(enters + tl.load(entering, mask=is_row, other=0.0))
         tl.store(kept, enters.to(gates.dtype.element_ty), mask=is_row)
-        forgets = tl.dot(before, tl.load(matrix + SIZE * SIZE))
+        forgets = tl.dot(before, fetch(of_forgets, IS_HELD))
         forgets = sigmoid(forgets + tl.load(entering + SIZE, mask=is_row, other=0.0))
         tl.store(kept + SIZE, forgets.to(gates.dtype.element_ty), mask=is_row)
-        new = tl.dot(before, tl.load(matrix + 2 * SIZE * SIZE))
+        new = tl.dot(before, fetch(of_new, IS_HELD))
         new = tanh(new + tl.load(entering + 2 * SIZE, mask=is_row, other=0.0))
         tl.store(kept + 2 * SIZE, new.to(gates.dtype.element_ty), mask=is_row)
-        shows = tl.dot(before, tl.load(matrix + 3 * SIZE * SIZE))
+        shows = tl.dot(before, fetch(of_shows, IS_HELD))
         shows = sigmoid(shows + tl.load(entering + 3 * SIZE, mask=is_row, other=0.0))
         tl.store(kept + 3 * SIZE, shows.to(gates.dtype.element_ty), mask=is_row)
         cell = forgets * cell + enters * new
@@ -110,6 +135,7 @@ def recur_backward(
     SIZE: tl.constexpr,
     SEQUENCES: tl.constexpr,
     IS_BACK: tl.constexpr,
+    IS_HELD: tl.constexpr,
 ):
     """The gradients of what entered the gates. Behind its end, those of a sequence are zeros."""
     start, end, length = find_sequences(bounds, num_sequences, SEQUENCES)
@@ -118,6 +144,10 @@ def recur_backward(
     DTYPE: tl.constexpr = weight.dtype.element_ty
     d_hidden = tl.zeros((SEQUENCES, SIZE), tl.float32)
     d_cell = tl.zeros((SEQUENCES, SIZE), tl.float32)
+    of_enters = hold(matrix, IS_HELD)
+    of_forgets = hold(matrix + SIZE * SIZE, IS_HELD)
+    of_new = hold(matrix + 2 * SIZE * SIZE, IS_HELD)
+    of_shows = hold(matrix + 3 * SIZE * SIZE, IS_HELD)
     longest = tl.max(length, 0)
     for number in range(longest):
         step = longest - 1 - number
@@ -145,10 +175,10 @@ def recur_backward(
         tl.store(found + SIZE, d_forgets, mask=is_row)
         tl.store(found + 2 * SIZE, d_new, mask=is_row)
         tl.store(found + 3 * SIZE, d_shows, mask=is_row)
-        d_hidden = tl.dot(d_enters, tl.load(matrix))
-        d_hidden = tl.dot(d_forgets, tl.load(matrix + SIZE * SIZE), d_hidden)
-        d_hidden = tl.dot(d_new, tl.load(matrix + 2 * SIZE * SIZE), d_hidden)
-        d_hidden = tl.dot(d_shows, tl.load(matrix + 3 * SIZE * SIZE), d_hidden)
+        d_hidden = tl.dot(d_enters, fetch(of_enters, IS_HELD))
+        d_hidden = tl.dot(d_forgets, fetch(of_forgets, IS_HELD), d_hidden)
+        d_hidden = tl.dot(d_new, fetch(of_new, IS_HELD), d_hidden)
+        d_hidden = tl.dot(d_shows, fetch(of_shows, IS_HELD), d_hidden)
         d_cell *= forgets
 
 
@@ -198,9 +228,19 @@ def launch(
         SIZE=inner.shape[1],
         SEQUENCES=LAUNCH.sequences,
         IS_BACK=is_back,
+        IS_HELD=can_hold(inner),
         num_warps=LAUNCH.num_warps,
         num_stages=LAUNCH.num_stages,
     )
+
+
+def can_hold(inner: Tensor) -> bool:  # (4H, H)
+    """Whether a program's shared memory has room for the weights: 128 KiB of H = 128."""
+    if not inner.is_cuda:
+        return True
+    properties = torch.cuda.get_device_properties(inner.device)
+    room: int = getattr(properties, "shared_memory_per_block_optin", 0)
+    return inner.nbytes + SPARE_BYTES <= room
 
 
 def shift(hidden: Tensor, bounds: Tensor, *, is_back: bool) -> Tensor:  # (T, H) -> (T, H)
