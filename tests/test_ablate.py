@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from bertie.ablate import (
-    Asked,
+    PlannedStudy,
     Work,
     describe_cost,
     find_starts,
@@ -122,13 +122,15 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def prepare(file: Path, store: Store, data: Path, out: Path, *sets: str, **more: Any) -> Asked:
+def prepare(
+    file: Path, store: Store, data: Path, out: Path, *sets: str, **more: Any
+) -> PlannedStudy:
     study = read_study(file, [*SETS, *sets])
     scale = Scale(corpus=store.folder, data=data, out=out, device="cpu", **more)
-    return Asked(study, scale, plan_study(study, scale), out / file.stem)
+    return PlannedStudy(study, scale, plan_study(study, scale), out / file.stem)
 
 
-def run_study(asked: Asked, **more: Any) -> Path:
+def run_study(asked: PlannedStudy, **more: Any) -> Path:
     (report,) = run_studies([asked], **more)
     return report
 

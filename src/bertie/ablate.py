@@ -54,7 +54,7 @@ class Plan:
         return [run for run in once(self.tunings) if not is_tuned(run)]
 
 
-class Asked(NamedTuple):
+class PlannedStudy(NamedTuple):
     """A study to be run: how large, which runs, and where its report goes."""
 
     study: Study
@@ -160,7 +160,7 @@ def count_operations(run: Pretraining) -> float:
 
 
 def run_studies(
-    asked: Sequence[Asked],
+    asked: Sequence[PlannedStudy],
     *,
     at_once: int = 1,
     command: Sequence[str] = (),
@@ -184,7 +184,7 @@ def run_studies(
     return reports
 
 
-def write_report(asked: Asked, command: Sequence[str], failed: Mapping[str, str]) -> Path:
+def write_report(asked: PlannedStudy, command: Sequence[str], failed: Mapping[str, str]) -> Path:
     return write_study(gather(asked, command, failed), asked.folder)
 
 
@@ -366,7 +366,7 @@ def find_checkpoint_at(source: Pretraining, point: float) -> Start | None:
 # --- what came out ---
 
 
-def gather(asked: Asked, command: Sequence[str], failed: Mapping[str, str]) -> StudyResults:
+def gather(asked: PlannedStudy, command: Sequence[str], failed: Mapping[str, str]) -> StudyResults:
     """What the metrics of all runs that are done say."""
     study, scale, plan, _ = asked
     scores = [score for run in plan.tunings if (score := read_score(run)) is not None]

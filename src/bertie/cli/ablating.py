@@ -45,7 +45,14 @@ def ablate(
 
     `bertie ablate my_study.toml --corpus my_store --data tasks --budget "50M tokens" --at-once 6`
     """
-    from bertie.ablate import Asked, describe_cost, join, plan_study, run_studies, write_report
+    from bertie.ablate import (
+        PlannedStudy,
+        describe_cost,
+        join,
+        plan_study,
+        run_studies,
+        write_report,
+    )
     from bertie.study import Scale, read_study
     from bertie.train.log import watch
 
@@ -67,7 +74,8 @@ def ablate(
     if len(read) < len(studies):
         raise UserError("two studies have one name, and their reports one folder; rename a file")
     asked = [
-        Asked(study, scale, plan_study(study, scale), out / name) for name, study in read.items()
+        PlannedStudy(study, scale, plan_study(study, scale), out / name)
+        for name, study in read.items()
     ]
     for line in describe_cost(join([one.plan for one in asked])):
         print(line, flush=True)
