@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,25 +13,27 @@ import pytest
 import torch
 
 from bertie.ablate import (
-    PlannedStudy,
     Work,
-    describe_cost,
-    find_starts,
-    is_pretrained,
-    is_tuned,
-    join,
-    plan_study,
     run_in_processes,
     run_pretraining,
     run_studies,
     silence,
-    with_room,
 )
 from bertie.cli import main
 from bertie.data.store import Store
 from bertie.errors import UserError
 from bertie.report.study import read_best
 from bertie.study import Pretraining, Scale, read_study
+from bertie.study_plan import (
+    PlannedStudy,
+    describe_cost,
+    find_starts,
+    is_pretrained,
+    is_tuned,
+    join,
+    plan_study,
+    settle,
+)
 from bertie.train.log import Show
 from bertie.train.loop import Stopped
 from tests.train.runs import TINY, write_text_store
@@ -275,7 +278,7 @@ def test_points_on_the_way_are_fine_tuned_from_their_checkpoints(
     }
     assert told == {point: start.progress for point, start in starts.items()}
     assert all(point <= progress < point + 0.3 for point, progress in told.items())
-    with pytest.raises(UserError, match="one checkpoint for two points, 31% and the one before"):
+    with pytest.raises(UserError, match="kept no checkpoint from 30% to 31% of its budget"):
         find_starts(replace(source, points=(0.3, 0.31)))
     assert is_pretrained(source)
     assert not is_pretrained(replace(source, points=(0.3, 0.31, 1.0)))
@@ -283,7 +286,7 @@ def test_points_on_the_way_are_fine_tuned_from_their_checkpoints(
         folder.rename(tmp_path / folder.name)
     assert not is_pretrained(source)
     assert is_pretrained(replace(source, points=(1.0,)))
-    with pytest.raises(UserError, match="kept no checkpoint at 30% of its budget"):
+    with pytest.raises(UserError, match="kept no checkpoint from 30% to 70% of its budget"):
         find_starts(source)
 
 
@@ -303,7 +306,7 @@ def test_a_run_of_two_studies_keeps_the_models_that_one_of_them_asks_for(
     run_studies([plain, kept._replace(folder=tmp_path / "kept")])
     source = kept.plan.pretrainings[0]
     assert is_pretrained(source)
-    assert with_room(source) == source
+    assert settle(source) == source
 
 
 def test_a_run_that_is_done_and_kept_nothing_is_run_again_elsewhere(
@@ -318,6 +321,69 @@ def test_a_run_that_is_done_and_kept_nothing_is_run_again_elsewhere(
     run_study(kept._replace(folder=tmp_path / "kept"))
     again = prepare(file, store, data, tmp_path, *KEEPS, tasks=("good",))
     assert again.plan.to_pretrain == again.plan.to_tune == []
+
+
+def test_models_on_the_way_need_not_end_with_the_last(
+    file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    """And as many points are not as many checkpoints: what both ask for is kept."""
+    plain = prepare(file, store, data, tmp_path, "pretrain.train.keep=1", tasks=("good",))
+    sets = ("points=[0.5]", *KEEPS[1:])
+    half = prepare(file, store, data, tmp_path, *sets, tasks=("good",))
+    for runs in ([plain, half], [half, plain]):
+        train = join([one.plan for one in runs]).to_pretrain[0].recipe.train
+        assert (train.keep, train.save_every) == (100, 2)
+    run_study(plain)
+    source = half.plan.pretrainings[0]
+    assert is_pretrained(replace(source, points=(1.0,)))
+    assert not is_pretrained(source)
+
+
+def test_a_run_that_goes_on_keeps_what_it_was_to_keep(
+    file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    kept = prepare(file, store, data, tmp_path, *KEEPS, tasks=("good",))
+    source = kept.plan.pretrainings[0]
+    stopped = replace(source.recipe.train, budget="2k tokens")
+    run_pretraining(
+        replace(source, recipe=replace(source.recipe, train=stopped)), silence, command=()
+    )
+    for path in (source.folder / "model", source.folder / "report.html"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    plain = prepare(file, store, data, tmp_path, "pretrain.train.keep=1", tasks=("good",))
+    train = plain.plan.pretrainings[0].recipe.train
+    assert (train.keep, train.save_every) == (100, 2)
+
+
+def test_what_would_keep_too_little_again_is_told_at_once(
+    file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    sets = ("points=[0.5, 0.51, 1.0]", *KEEPS[1:])
+    with pytest.raises(UserError, match="failed"):
+        run_study(prepare(file, store, data, tmp_path, *sets, tasks=("good",)))
+    with pytest.raises(UserError, match="kept no checkpoint from 50% to 51% of its budget"):
+        prepare(file, store, data, tmp_path, *sets, tasks=("good",))
+
+
+def test_what_two_studies_share_fails_under_the_name_of_each(
+    file: Path,
+    store: Store,
+    data: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text(STUDY.replace("[rows.left]", "[rows.ahead]"), encoding="utf-8")
+    runs = [prepare(one, store, data, tmp_path, tasks=("good",)) for one in (file, other)]
+    monkeypatch.setattr("bertie.ablate.run_pretraining", fails_for_left)
+    with pytest.raises(UserError, match="1 runs failed"):
+        run_studies(runs)
+    for one, name in zip(runs, ("left", "ahead"), strict=True):
+        made = json.loads((one.folder / "report.json").read_text(encoding="utf-8"))
+        assert list(made["failed"]) == [f"{name}, seed 0"]
+        assert not [told for told in made["missing"] if told.startswith(name)]
+    told = (runs[0].plan.pretrainings[1].folder / "failure.txt").read_text(encoding="utf-8")
+    assert "Traceback" in told and "Tried to allocate 2 GiB" in told
 
 
 def fails_for_left(run: Pretraining, show: Show, *, command: Sequence[str]) -> None:

@@ -29,7 +29,10 @@ def ablate(
     tasks: Annotated[str, typer.Option(help="Some of the tasks: MRPC,SST-2.")] = "",
     at_once: Annotated[int, typer.Option(help="Runs at the same time, if the device fits.")] = 1,
     only_report: Annotated[
-        bool, typer.Option("--only-report", help="Run nothing: report what is done.")
+        bool,
+        typer.Option(
+            "--only-report", help="Run nothing: report what is done, with the same options."
+        ),
     ] = False,
     sets: Sets = None,
 ) -> None:
@@ -45,15 +48,9 @@ def ablate(
 
     `bertie ablate my_study.toml --corpus my_store --data tasks --budget "50M tokens" --at-once 6`
     """
-    from bertie.ablate import (
-        PlannedStudy,
-        describe_cost,
-        join,
-        plan_study,
-        run_studies,
-        write_report,
-    )
+    from bertie.ablate import run_studies, write_report
     from bertie.study import Scale, read_study
+    from bertie.study_plan import PlannedStudy, describe_cost, join, plan_study
     from bertie.train.log import watch
 
     if on not in DEVICES:

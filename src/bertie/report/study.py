@@ -77,7 +77,7 @@ class StudyResults:
     scores: tuple[Score, ...]
     losses: tuple[Loss, ...]
     failed: Mapping[str, str]  # run -> why it is not here
-    missing: tuple[str, ...]  # other runs that are not here, because nobody has run them yet
+    missing: tuple[str, ...]  # other runs that are not here, as nothing has run them yet
     machine: str
     command: str
 
