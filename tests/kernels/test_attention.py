@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from bertie.kernels.attention import (
-    Lookup,
+    Inquiry,
     ask_all,
     attend_apart_backward,
     attend_kernel_backward,
@@ -81,10 +81,10 @@ def test_queries_that_lie_apart_are_the_twins(dropout, dtype, device):
     asking, bounds = (torch.tensor([0, *numbers]).cumsum(0) for numbers in (counts, lengths))
     seed = torch.tensor([12345])
     exact = [part.double().requires_grad_() for part in (q, kv)]
-    wanted = attend_plain(Lookup(*exact, asking, bounds, 40, is_apart=True), seed, dropout)
+    wanted = attend_plain(Inquiry(*exact, asking, bounds, 40, is_apart=True), seed, dropout)
     wanted.backward(gradient.double())
     given = (part.to(device) for part in (q, kv, asking, bounds))
-    asked = Lookup(*given, 40, is_apart=True)
+    asked = Inquiry(*given, 40, is_apart=True)
     moved_seed = seed.to(device)
     out, log_sums = attend_kernel_forward(asked, moved_seed, dropout)
     d_q, d_kv, sums = attend_apart_backward(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from bertie.kernels.lstm import recur, shift
 from bertie.model.elmo import TwoWayLayer
@@ -115,3 +116,20 @@ def test_models_read_as_torch_does(kind, device, monkeypatch):
     monkeypatch.setattr("bertie.kernels.lstm.recur", watched)
     check_close(run(), wanted, torch.float32)
     assert launched == [False, True] * (1 if kind == "elmo" else 2)
+
+
+def test_recomputed_in_the_backward_pass_gradients_are_the_same(device):
+    projected, weight, gradient, bounds = make([5, 17, 1], 16, torch.float32)
+    bounds = bounds.to(device)
+    found = []
+    for is_recomputed in (False, True):
+        given = [part.to(device).requires_grad_() for part in (projected, weight)]
+
+        def run(*inputs):
+            return recur(*inputs, bounds, is_back=True)
+
+        rows = checkpoint(run, *given, use_reentrant=False) if is_recomputed else run(*given)
+        rows.backward(gradient.to(device))
+        found.append([rows, *(part.grad for part in given)])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)

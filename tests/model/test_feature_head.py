@@ -127,6 +127,13 @@ def test_a_linear_head_reads_the_first_row_of_a_text_and_mean_all() -> None:
     torch.testing.assert_close(run(mean, [2])[0], expected)
 
 
+def test_mean_rows_of_half_precision_are_added_in_full() -> None:
+    rows = torch.randn(300, 4, generator=torch.Generator().manual_seed(0)).bfloat16() + 3
+    found = mean_rows(rows, torch.tensor([0, 300]))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found[0], rows.double().mean(0).float())
+
+
 def test_mean_rows() -> None:
     found = mean_rows(torch.arange(12.0).view(6, 2), torch.tensor([0, 1, 6]))
     assert found.tolist() == [[0, 1], [6, 7]]

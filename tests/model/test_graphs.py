@@ -128,9 +128,19 @@ def ask(model, lengths):
     return found
 
 
-@pytest.mark.parametrize("heads", [("masked_lm", "next_sentence"), ("sequence",), ("span",)])
-def test_what_is_played_is_what_heads_read(heads, no_gpu):
-    model = Bert(CONFIG, heads, generator=torch.Generator().manual_seed(0)).train()
+@pytest.mark.parametrize(
+    ("attention", "heads"),
+    [
+        ("both", ("masked_lm", "next_sentence")),
+        ("both", ("sequence",)),
+        ("both", ("span",)),
+        ("left", ("next_token",)),
+        ("left", ("sequence",)),
+    ],
+)
+def test_what_is_played_is_what_heads_read(attention, heads, no_gpu):
+    config = replace(CONFIG, attention=attention)
+    model = Bert(config, heads, generator=torch.Generator().manual_seed(0)).train()
     shapes = ([5, 17], [60, 9, 30], [100])
     wanted = [ask(model, lengths) for lengths in shapes]
     model.record()
@@ -152,10 +162,14 @@ def test_how_many_tokens_are_played_is_a_choice(no_gpu):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # torch's, of its first product
-@pytest.mark.parametrize("head", ["span", "sequence", "masked_lm"])
-def test_played_is_asked_for_anew(head):
+@pytest.mark.parametrize(
+    ("attention", "head"),
+    [("both", "span"), ("both", "sequence"), ("both", "masked_lm"), ("left", "next_token")],
+)
+def test_played_is_asked_for_anew(attention, head):
     """Logits and gradients of several shapes, each played after the others were."""
-    config = replace(CONFIG, init_std=0.2)  # large, so that a mistake is no rounding error
+    # Large weights, so that a mistake is no rounding error.
+    config = replace(CONFIG, init_std=0.2, attention=attention)
     model = Bert(config, (head,), generator=torch.Generator().manual_seed(0)).cuda().train()
     for _ in range(3):
         for lengths in ([5, 17], [60, 9, 30], [100]):

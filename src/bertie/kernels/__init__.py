@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 HEAD_SIZES = (16, 32, 64, 128)
+LSTM_SIZES = (16, 32, 64, 128)
 HALF = (torch.bfloat16, torch.float16)
 HAS_TRITON = find_spec("triton") is not None
 
@@ -38,7 +39,7 @@ def can_encode(x: Tensor, num_heads: int) -> bool:
 def can_read(x: Tensor, size: int) -> bool:
     """Whether an LSTM of this hidden size can read x by `bertie.kernels.lstm`: half precision."""
     is_half = can_use(x) and torch.is_autocast_enabled("cuda")
-    return is_half and size in HEAD_SIZES and not torch.compiler.is_compiling()
+    return is_half and size in LSTM_SIZES and not torch.compiler.is_compiling()
 
 
 def has_float8(device: torch.device) -> bool:

@@ -77,7 +77,7 @@ def settings_of(launch: TileLaunch) -> dict[str, int | None]:
     }
 
 
-class Lookup(NamedTuple):
+class Inquiry(NamedTuple):
     """Who asks whom: queries, in the order of their sequences, and the sequences' own rows."""
 
     q: Tensor  # (R, H, K)
@@ -110,12 +110,12 @@ class Lookup(NamedTuple):
 
 def ask_all(
     qkv: Tensor, bounds: Tensor, longest: int, *, is_left: bool = False
-) -> Lookup:  # (T, 3, H, K), (N + 1,)
-    return Lookup(qkv[:, 0], qkv[:, 1:], bounds, bounds, longest, is_apart=False, is_left=is_left)
+) -> Inquiry:  # (T, 3, H, K), (N + 1,)
+    return Inquiry(qkv[:, 0], qkv[:, 1:], bounds, bounds, longest, is_apart=False, is_left=is_left)
 
 
 def attend_kernel_forward(
-    asked: Lookup,
+    asked: Inquiry,
     seed: Tensor,
     dropout: float,
     *,
@@ -197,7 +197,7 @@ def attend_kernel_backward(
 
 
 def attend_apart_backward(
-    gradient: Tensor, asked: Lookup, seed: Tensor, out: Tensor, log_sums: Tensor, dropout: float
+    gradient: Tensor, asked: Inquiry, seed: Tensor, out: Tensor, log_sums: Tensor, dropout: float
 ) -> tuple[Tensor, Tensor, Tensor]:  # (R, H, K), ... -> (R, H, K), (T, 2, H, K), (3, H, K)
     """The same where queries lie apart."""
     d_q, d_kv = torch.empty_like(asked.q), torch.empty_like(asked.kv)
@@ -219,7 +219,7 @@ def attend_apart_backward(
 
 def walk_back_apart(
     gradient: Tensor,
-    asked: Lookup,
+    asked: Inquiry,
     seed: Tensor,
     out: Tensor,
     log_sums: Tensor,
@@ -263,7 +263,7 @@ def walk_back_apart(
 
 
 def attend_plain(
-    asked: Lookup, seed: Tensor, dropout: float
+    asked: Inquiry, seed: Tensor, dropout: float
 ) -> Tensor:  # (R, H, K), (T, 2, H, K) -> (R, H, K)
     """The twin: sequence by sequence, with torch's own operations and the same chance."""
     chance, heads = chance_of(dropout), asked.q.shape[1]

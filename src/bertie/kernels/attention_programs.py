@@ -1,8 +1,7 @@
 """Attention's programs: what runs on a GPU, for a head of a sequence and a block of its tokens.
 
-Where IS_LEFT, a query sees its own key and those before it; then it has the number of its token,
-so queries do not lie apart.
-`bertie.kernels.attention` says which of them are launched, and over what.
+Where IS_LEFT, a query sees its own key and those before it; then its number is that of its token,
+and queries do not lie apart. Which programs are launched, and over what: bertie.kernels.attention.
 """
 
 # QUERIES, KEYS of a block   SIZE of a head (K)   WIDTH of a row (D = H * K)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from bertie.kernels.attention import (
-    Lookup,
+    Inquiry,
     ask_all,
     attend_apart_backward,
     attend_kernel_backward,
@@ -314,11 +314,11 @@ def project(
 
 def ask(
     qkv: Tensor, queries: Tensor, kept: Kept | None, bounds: Tensor, settings: LayerSettings
-) -> Lookup:
+) -> Inquiry:
     if kept is None:
         return ask_all(qkv, bounds, settings.longest, is_left=settings.is_left)
     assert not settings.is_left, "where a kept row lies in its sequence is not known to attention"
-    return Lookup(queries, qkv, kept.asking, bounds, settings.longest, is_apart=True)
+    return Inquiry(queries, qkv, kept.asking, bounds, settings.longest, is_apart=True)
 
 
 def cast_factor(

@@ -77,6 +77,13 @@ def fetch(held, IS_HELD: tl.constexpr):
     return matrix
 
 
+@triton.jit
+def open_gate(before, held, entering, is_row, IS_HELD: tl.constexpr):
+    """What enters a gate: of what is remembered, and of the row that is read."""
+    entered = tl.dot(before, fetch(held, IS_HELD))
+    return entered + tl.load(entering, mask=is_row, other=0.0)
+
+
 @triton.jit(do_not_specialize=["num_sequences"])
 def recur_forward(
     projected,
@@ -105,17 +112,13 @@ def recur_forward(
         is_row = step < length[:, None]
         row = find_rows(start, end, step, IS_BACK)
         entering, kept = projected + row * (4 * SIZE) + columns, gates + row * (4 * SIZE) + columns
-        enters = tl.dot(before, fetch(of_enters, IS_HELD))
-        enters = sigmoid(enters + tl.load(entering, mask=is_row, other=0.0))
+        enters = sigmoid(open_gate(before, of_enters, entering, is_row, IS_HELD))
+        forgets = sigmoid(open_gate(before, of_forgets, entering + SIZE, is_row, IS_HELD))
+        new = tanh(open_gate(before, of_new, entering + 2 * SIZE, is_row, IS_HELD))
+        shows = sigmoid(open_gate(before, of_shows, entering + 3 * SIZE, is_row, IS_HELD))
         tl.store(kept, enters.to(gates.dtype.element_ty), mask=is_row)
-        forgets = tl.dot(before, fetch(of_forgets, IS_HELD))
-        forgets = sigmoid(forgets + tl.load(entering + SIZE, mask=is_row, other=0.0))
         tl.store(kept + SIZE, forgets.to(gates.dtype.element_ty), mask=is_row)
-        new = tl.dot(before, fetch(of_new, IS_HELD))
-        new = tanh(new + tl.load(entering + 2 * SIZE, mask=is_row, other=0.0))
         tl.store(kept + 2 * SIZE, new.to(gates.dtype.element_ty), mask=is_row)
-        shows = tl.dot(before, fetch(of_shows, IS_HELD))
-        shows = sigmoid(shows + tl.load(entering + 3 * SIZE, mask=is_row, other=0.0))
         tl.store(kept + 3 * SIZE, shows.to(gates.dtype.element_ty), mask=is_row)
         cell = forgets * cell + enters * new
         tl.store(cells + row * SIZE + columns, cell, mask=is_row)
@@ -191,7 +194,7 @@ def recur(
 
 
 class Recur(torch.autograd.Function):
-    """In the precision of what enters the gates; sums are float32."""
+    """In the precision of what enters the gates; sums are float32, and so is weight's gradient."""
 
     @staticmethod
     def forward(

@@ -97,7 +97,8 @@ class Bert(nn.Module):
     ) -> Tensor:  # (T,), (T,), (T,), (N + 1,) -> (T, D), or (R, D)
         """The last layer's rows, one per token; or those of the first `num_layers`' last.
 
-        With `kept` (R,), only these rows: three quarters of the last layer are spared then.
+        With `kept` (R,), only these rows: three quarters of the last layer are spared then (on a
+        GPU, not of a model that looks left).
         """
         self._check_length(longest)
         hidden: Tensor = self.embeddings(ids, segments, positions)

@@ -206,7 +206,7 @@ class Layer(nn.Module):
             is_left=attention.is_left,
         )
         seeds = torch.randint(2**31 - 1, (3,), device=x.device)
-        if kept is not None and attention.is_left:  # most are: a language model predicts everywhere
+        if kept is not None and attention.is_left:  # whose queries must lie where their tokens do
             return encode_layer(x, bounds, None, seeds, weights, settings).index_select(0, kept)
         return encode_layer(x, bounds, kept, seeds, weights, settings)
 

@@ -116,9 +116,10 @@ def make_lstm(shape: HeadShape) -> BiLstm:
 
 
 def mean_rows(x: Tensor, bounds: Tensor) -> Tensor:  # (T, X), (N + 1,) -> (N, X)
-    """The mean of each input's rows."""
+    """The mean of each input's rows, in float32: of sums, half precision would lose a hundredth."""
     lengths = bounds.diff()
     owners = torch.arange(len(lengths), device=x.device).repeat_interleave(lengths)  # (T,)
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
     sums = x.new_zeros(len(lengths), x.shape[1]).index_add(0, owners, x)
     return sums / lengths[:, None]
 

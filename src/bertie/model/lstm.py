@@ -1,9 +1,9 @@
 """An LSTM over sequences in a row, in both directions, without padding.
 
-The weights are those of torch's `nn.LSTM`, which runs on a GPU, if not in half precision: then it
-is bertie.kernels.lstm. On a CPU, torch's backward pass
-fills a gradient of all rows with zeros at every position of a sequence; here each row's gradient is
-written once, and the weights' gradient is one product: 1.4 times as fast (32 sentences, H = 128).
+The weights are those of torch's `nn.LSTM`. On a GPU it runs in torch, or, in half precision and of
+up to 128 hidden numbers, in bertie.kernels.lstm. On a CPU, torch's backward pass fills a gradient
+of all rows with zeros at every position of a sequence; here each row's gradient is written once,
+and the weights' gradient is one product: 1.4 times as fast (32 sentences, H = 128).
 """
 
 # T rows of all sequences   N sequences   n sequences that have a position   X input size

@@ -166,7 +166,7 @@ def can_record(model: Bert, config: TrainConfig, world: World) -> bool:
 
 
 def is_recordable(config: ModelConfig) -> bool:
-    """Whether all layers run in our kernels, which an LSTM does not."""
+    """Whether all layers are a Transformer's: an LSTM's programs run as long as its sequences."""
     return config.layer != "lstm" and not config.bilstm_layers
 
 
