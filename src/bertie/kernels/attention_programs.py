@@ -40,9 +40,65 @@ def find_end(first_query, length, QUERIES: tl.constexpr, IS_LEFT: tl.constexpr):
 
 
 @triton.jit
+def find_whole(first_query, length, KEYS: tl.constexpr, IS_LEFT: tl.constexpr):
+    """Behind the last block of keys that all queries of a block see whole."""
+    end = length
+    if IS_LEFT:
+        end = tl.minimum(length, first_query + 1)
+    return end // KEYS * KEYS
+
+
+@triton.jit
 def find_seed(seed):
     """Of a program's own sequence and head."""
     return mix(tl.load(seed).to(tl.uint32) + mix(tl.program_id(0).to(tl.uint32)))
+
+
+@triton.jit
+def add_keys(
+    mixed,
+    total,
+    highest,
+    asked,
+    base,
+    queries,
+    length,
+    own_seed,
+    first_query,
+    local_queries,
+    first_key,
+    local_keys,
+    scale,
+    KV_ROW: tl.constexpr,
+    WIDTH: tl.constexpr,
+    NUM_DROPPED: tl.constexpr,
+    IS_LEFT: tl.constexpr,
+    IS_PART: tl.constexpr,
+):
+    """What a block of keys adds; IS_PART: some queries do not see some of them."""
+    keys = (first_key + local_keys)[:, None]
+    rows = base + keys * KV_ROW
+    if IS_PART:
+        k = tl.load(rows, mask=keys < length, other=0.0)
+        v = tl.load(rows + WIDTH, mask=keys < length, other=0.0)
+    else:
+        k, v = tl.load(rows), tl.load(rows + WIDTH)
+    scores = tl.dot(asked, tl.trans(k))  # (QUERIES, KEYS)
+    if IS_PART:
+        is_seen = (first_key + local_keys)[None, :] < length
+        if IS_LEFT:  # the first block has a key for every query: no maximum is that of nothing
+            is_seen &= (first_key + local_keys)[None, :] <= queries
+        scores = tl.where(is_seen, scores, float("-inf"))
+    new_highest = tl.maximum(highest, tl.max(scores, 1, keep_dims=True) * scale)
+    shares = tl.exp2(scores * scale - new_highest)
+    fading = tl.exp2(highest - new_highest)
+    total = total * fading + tl.sum(shares, 1, keep_dims=True)
+    if NUM_DROPPED > 0:
+        is_kept = find_kept_pairs(
+            own_seed, first_query, local_queries, first_key, local_keys[None, :], NUM_DROPPED
+        )
+        shares = tl.where(is_kept, shares, 0.0)
+    return tl.dot(shares.to(v.dtype), v, mixed * fading), total, new_highest
 
 
 @triton.jit
@@ -84,27 +140,20 @@ def attend_block(
     highest = tl.full((QUERIES, 1), float("-inf"), tl.float32)
     total = tl.zeros((QUERIES, 1), tl.float32)
     mixed = tl.zeros((QUERIES, SIZE), tl.float32)
-    for first_key in range(0, find_end(first_query, length, QUERIES, IS_LEFT), KEYS):
-        keys = (first_key + local_keys)[:, None]
-        rows = base + keys * KV_ROW
-        k = tl.load(rows, mask=keys < length, other=0.0)
-        v = tl.load(rows + WIDTH, mask=keys < length, other=0.0)
-        scores = tl.dot(asked, tl.trans(k))  # (QUERIES, KEYS)
-        if first_key + KEYS > length:
-            scores = tl.where((first_key + local_keys)[None, :] < length, scores, float("-inf"))
-        if IS_LEFT:  # the first block has a key for every query: no maximum is that of nothing
-            scores = tl.where((first_key + local_keys)[None, :] <= queries, scores, float("-inf"))
-        new_highest = tl.maximum(highest, tl.max(scores, 1, keep_dims=True) * scale)
-        shares = tl.exp2(scores * scale - new_highest)
-        fading = tl.exp2(highest - new_highest)
-        total = total * fading + tl.sum(shares, 1, keep_dims=True)
-        if NUM_DROPPED > 0:
-            is_kept = find_kept_pairs(
-                own_seed, first_query, local_queries, first_key, local_keys[None, :], NUM_DROPPED
-            )
-            shares = tl.where(is_kept, shares, 0.0)
-        mixed = tl.dot(shares.to(v.dtype), v, mixed * fading)
-        highest = new_highest
+    # Most blocks are seen whole: of these, nothing is asked of each number.
+    whole = find_whole(first_query, length, KEYS, IS_LEFT)
+    for first_key in range(0, whole, KEYS):
+        mixed, total, highest = add_keys(
+            mixed, total, highest, asked, base, queries, length, own_seed, first_query,
+            local_queries, first_key, local_keys, scale,
+            KV_ROW, WIDTH, NUM_DROPPED, IS_LEFT, False,
+        )  # fmt: skip
+    for first_key in range(whole, find_end(first_query, length, QUERIES, IS_LEFT), KEYS):
+        mixed, total, highest = add_keys(
+            mixed, total, highest, asked, base, queries, length, own_seed, first_query,
+            local_queries, first_key, local_keys, scale,
+            KV_ROW, WIDTH, NUM_DROPPED, IS_LEFT, True,
+        )  # fmt: skip
     mixed *= SCALE / total
     places = q_start * WIDTH + head * SIZE + queries * WIDTH + parts
     tl.store(out + places, mixed.to(out.dtype.element_ty), mask=is_query)
@@ -172,12 +221,13 @@ def make_shares(
     local_keys,
     scale,
     NUM_DROPPED: tl.constexpr,
-    SCALE: tl.constexpr,
     IS_LEFT: tl.constexpr,
 ):
     """The shares again, with what dropout left of them, and the gradient of the scores.
 
-    Rows behind the end of a sequence are zeros: what is made of them is never stored.
+    Both without the factor SCALE of what was not dropped, which sums of them are given at their
+    end; so `level` is without it, too. Rows behind the end of a sequence are zeros: what is made of
+    them is never stored.
     """
     shares = tl.exp2(tl.dot(q, tl.trans(k)) * scale - log_sum)  # (QUERIES, KEYS)
     if IS_LEFT:
@@ -189,8 +239,8 @@ def make_shares(
         is_kept = find_kept_pairs(
             own_seed, first_query, local_queries, first_key, local_keys[None, :], NUM_DROPPED
         )
-        kept_shares = tl.where(is_kept, shares * SCALE, 0.0)
-        d_shares = tl.where(is_kept, d_shares * SCALE, 0.0)
+        kept_shares = tl.where(is_kept, shares, 0.0)
+        d_shares = tl.where(is_kept, d_shares, 0.0)
     d_scores = (shares * (d_shares - level)).to(q.dtype)
     return kept_shares.to(g.dtype), d_scores
 
@@ -228,7 +278,7 @@ def attend_backward(
     q = tl.load(base + queries * (3 * WIDTH), mask=is_query, other=0.0)
     g = tl.load(gradient + places, mask=is_query, other=0.0)
     o = tl.load(out + places, mask=is_query, other=0.0)
-    level = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1, keep_dims=True)  # (QUERIES, 1)
+    level = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1, keep_dims=True) / SCALE  # (QUERIES, 1)
     sums = log_sums + head.to(tl.int64) * num_tokens + start + queries
     log_sum = tl.load(sums, mask=is_query, other=float("inf"))
     d_q = tl.zeros((QUERIES, SIZE), tl.float32)
@@ -239,15 +289,15 @@ def attend_backward(
         v = tl.load(rows + 2 * WIDTH, mask=keys < length, other=0.0)
         shares, d_scores = make_shares(
             q, k, v, g, log_sum, level, own_seed, 0, queries, first_key, local_keys, scale,
-            NUM_DROPPED, SCALE, IS_LEFT,
+            NUM_DROPPED, IS_LEFT,
         )  # fmt: skip
         d_rows = d_base + keys * (3 * WIDTH)
-        d_v = tl.dot(tl.trans(shares), g)
+        d_v = tl.dot(tl.trans(shares), g) * SCALE
         tl.store(d_rows + 2 * WIDTH, d_v.to(d_qkv.dtype.element_ty), mask=keys < length)
-        d_k = tl.dot(tl.trans(d_scores), q) * (scale * LN_2)
+        d_k = tl.dot(tl.trans(d_scores), q) * (scale * LN_2 * SCALE)
         tl.store(d_rows + WIDTH, d_k.to(d_qkv.dtype.element_ty), mask=keys < length)
         d_q = tl.dot(d_scores, k, d_q)
-    d_q *= scale * LN_2
+    d_q *= scale * LN_2 * SCALE
     tl.store(d_base + queries * (3 * WIDTH), d_q.to(d_qkv.dtype.element_ty), mask=is_query)
 
 
@@ -293,7 +343,7 @@ def walk_back_block(
     asked = tl.load(q + q_first + parts + queries * Q_ROW, mask=is_query, other=0.0)
     g = tl.load(gradient + places, mask=is_query, other=0.0)
     o = tl.load(out + places, mask=is_query, other=0.0)
-    level = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1, keep_dims=True)
+    level = tl.sum(g.to(tl.float32) * o.to(tl.float32), 1, keep_dims=True) / SCALE
     own = head.to(tl.int64) * num_rows + q_start + queries
     tl.store(levels + own, level, mask=is_query)
     log_sum = tl.load(log_sums + own, mask=is_query, other=float("inf"))
@@ -305,10 +355,10 @@ def walk_back_block(
         v = tl.load(rows + WIDTH, mask=keys < length, other=0.0)
         _shares, d_scores = make_shares(
             asked, k, v, g, log_sum, level, own_seed, first_query, local_queries, first_key,
-            local_keys, scale, NUM_DROPPED, SCALE, IS_LEFT,
+            local_keys, scale, NUM_DROPPED, IS_LEFT,
         )  # fmt: skip
         slope = tl.dot(d_scores, k, slope)
-    slope *= scale * LN_2
+    slope *= scale * LN_2 * SCALE
     d_places = d_q + q_first + queries * Q_ROW + parts
     tl.store(d_places, slope.to(d_q.dtype.element_ty), mask=is_query)
 
@@ -411,11 +461,12 @@ def attend_backward_keys(
             log_sum = tl.load(log_sums + own + queries, mask=is_query, other=float("inf"))
             shares, d_scores = make_shares(
                 asked, k, v, g, log_sum, level, own_seed, first_query, local_queries, first_key,
-                local_keys, scale, NUM_DROPPED, SCALE, IS_LEFT,
+                local_keys, scale, NUM_DROPPED, IS_LEFT,
             )  # fmt: skip
             d_v = tl.dot(tl.trans(shares), g, d_v)
             d_k = tl.dot(tl.trans(d_scores), asked, d_k)
-        d_k *= scale * LN_2
+        d_k *= scale * LN_2 * SCALE
+        d_v *= SCALE
         d_rows = d_kv + first_place + keys * KV_ROW + parts
         tl.store(d_rows, d_k.to(d_kv.dtype.element_ty), mask=keys < length)
         tl.store(d_rows + WIDTH, d_v.to(d_kv.dtype.element_ty), mask=keys < length)
