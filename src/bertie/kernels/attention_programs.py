@@ -240,9 +240,8 @@ def make_shares(
             own_seed, first_query, local_queries, first_key, local_keys[None, :], NUM_DROPPED
         )
         kept_shares = tl.where(is_kept, shares, 0.0)
-        d_shares = tl.where(is_kept, d_shares, 0.0)
-    d_scores = (shares * (d_shares - level)).to(q.dtype)
-    return kept_shares.to(g.dtype), d_scores
+    d_scores = kept_shares * d_shares - shares * level
+    return kept_shares.to(g.dtype), d_scores.to(q.dtype)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
