@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from bertie.ablate import (
-    Work,
-    run_in_processes,
-    run_pretraining,
-    run_studies,
-    silence,
-)
+from bertie.ablate import run_one, run_studies, silence
 from bertie.cli import main
 from bertie.data.store import Store
 from bertie.errors import UserError
 from bertie.report.study import read_best
-from bertie.study import Pretraining, Scale, read_study
+from bertie.study import Pretraining, Scale, Tuning, read_study
 from bertie.study_plan import (
     PlannedStudy,
     describe_cost,
@@ -35,7 +28,6 @@ from bertie.study_plan import (
     settle,
 )
 from bertie.train.log import Show
-from bertie.train.loop import Stopped
 from tests.train.runs import TINY, write_text_store
 from tests.tuned import write_classes, write_questions, write_tags
 
@@ -345,9 +337,7 @@ def test_a_run_that_goes_on_keeps_what_it_was_to_keep(
     kept = prepare(file, store, data, tmp_path, *KEEPS, tasks=("good",))
     source = kept.plan.pretrainings[0]
     stopped = replace(source.recipe.train, budget="2k tokens")
-    run_pretraining(
-        replace(source, recipe=replace(source.recipe, train=stopped)), silence, command=()
-    )
+    run_one(replace(source, recipe=replace(source.recipe, train=stopped)), silence, ())
     for path in (source.folder / "model", source.folder / "report.html"):
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     plain = prepare(file, store, data, tmp_path, "pretrain.train.keep=1", tasks=("good",))
@@ -375,7 +365,7 @@ def test_what_two_studies_share_fails_under_the_name_of_each(
     other = tmp_path / "other.toml"
     other.write_text(STUDY.replace("[rows.left]", "[rows.ahead]"), encoding="utf-8")
     runs = [prepare(one, store, data, tmp_path, tasks=("good",)) for one in (file, other)]
-    monkeypatch.setattr("bertie.ablate.run_pretraining", fails_for_left)
+    monkeypatch.setattr("bertie.ablate.run_one", fails_for_left)
     with pytest.raises(UserError, match="1 runs failed"):
         run_studies(runs)
     for one, name in zip(runs, ("left", "ahead"), strict=True):
@@ -386,15 +376,10 @@ def test_what_two_studies_share_fails_under_the_name_of_each(
     assert "Traceback" in told and "Tried to allocate 2 GiB" in told
 
 
-def fails_for_left(run: Pretraining, show: Show, *, command: Sequence[str]) -> None:
-    if run.row == "left":
+def fails_for_left(run: Pretraining | Tuning, show: Show, command: Sequence[str]) -> None:
+    if isinstance(run, Pretraining) and run.row in ("left", "ahead"):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 2 GiB")
-    run_pretraining(run, show, command=command)
-
-
-def stops(run: int, show: Show) -> None:
-    Path(f"{run}").touch()
-    raise Stopped(signal.SIGTERM, Path("here"))
+    run_one(run, show, command)
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -407,7 +392,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prepared = prepare(file, store, data, tmp_path, tasks=("good",))
-    monkeypatch.setattr("bertie.ablate.run_pretraining", fails_for_left)
+    monkeypatch.setattr("bertie.ablate.run_one", fails_for_left)
     with pytest.raises(UserError, match=r"1 runs failed; .*report.html") as told:
         run_study(prepared, at_once=at_once)
     reason = "left, seed 0: OutOfMemoryError: CUDA out of memory."
@@ -417,15 +402,6 @@ def test_a_run_that_fails_is_told_and_the_others_are_run(
     assert {one["row"] for one in values["losses"]} == {"full"}
     text = (tmp_path / "toy" / "report.md").read_text(encoding="utf-8")
     assert "left, seed 0: failed, so it is not in the table: OutOfMemoryError" in text
-
-
-def test_a_signal_ends_all_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("bertie.ablate.name_of", str)
-    with pytest.raises(Stopped, match="saved in here"):
-        works = [Work(stops, number) for number in range(20)]  # type: ignore[arg-type]
-        run_in_processes(works, {}, 2, silence)
-    assert len(list(tmp_path.iterdir())) < 20  # those that had not begun never did
 
 
 def test_minutes_at_the_same_time_are_no_equal_budgets(

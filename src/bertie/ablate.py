@@ -2,15 +2,14 @@
 
 import shutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from multiprocessing import get_context
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from bertie.checkpoint.json_files import read_json, write_json
+from bertie.crew import Crew, Work
 from bertie.datasets import DataFiles
 from bertie.errors import UserError
 from bertie.features import make_features
@@ -82,40 +81,34 @@ def check_at_once(plan: Plan, at_once: int) -> None:
         )
 
 
-class Work(NamedTuple):
-    """A run, and what does it."""
-
-    do: Callable[[Any, Show], None]
-    run: Pretraining | Tuning
-
-
 def run_plan(plan: Plan, at_once: int, command: Sequence[str], show: Show) -> dict[Path, str]:
     """What failed, by folder, and why. A model is fine-tuned as soon as it is there."""
-    first = [Work(partial(run_pretraining, command=command), run) for run in plan.to_pretrain]
-    missing = {work.run.folder for work in first}
-    ready: list[Work] = []
-    behind: dict[Path, list[Work]] = {}  # by the folder of the model that they wait for
+    first: list[Pretraining | Tuning] = [*plan.to_pretrain]
+    missing = {run.folder for run in first}
+    behind: dict[Path, list[Tuning]] = {}  # by the folder of the model that they wait for
     for run in plan.to_tune:
-        work = Work(partial(run_tuning, command=command), run)
         if run.source.folder in missing:
-            behind.setdefault(run.source.folder, []).append(work)
+            behind.setdefault(run.source.folder, []).append(run)
         elif is_pretrained(run.source):
-            ready.append(work)
-    if at_once > 1:
-        return run_in_processes([*first, *ready], behind, at_once, show)
-    return run_in_turn([*first, *ready], behind, show)
+            first.append(run)
+    run_some = run_in_turn if at_once == 1 else partial(run_in_processes, at_once=at_once)
+    return run_some(first, behind, command=command, show=show)
 
 
 def run_in_turn(
-    works: Sequence[Work], behind: Mapping[Path, Sequence[Work]], show: Show
+    runs: Sequence[Pretraining | Tuning],
+    behind: Mapping[Path, Sequence[Tuning]],
+    *,
+    command: Sequence[str],
+    show: Show,
 ) -> dict[Path, str]:
     failed: dict[Path, str] = {}
-    left, number = list(works), 0
+    left, number = list(runs), 0
     while left:
-        (do, run), number = left.pop(0), number + 1
+        run, number = left.pop(0), number + 1
         show({"note": f"{number} of {number + len(left)}: {name_of(run)}"})
         try:
-            do(run, show)
+            run_one(run, show, command)
             left += behind.get(run.folder, ())
         except Exception as error:  # whatever it is, it says nothing of the others
             failed[run.folder] = note_failure(run, error)
@@ -124,32 +117,33 @@ def run_in_turn(
 
 
 def run_in_processes(
-    works: Sequence[Work], behind: Mapping[Path, Sequence[Work]], at_once: int, show: Show
+    runs: Sequence[Pretraining | Tuning],
+    behind: Mapping[Path, Sequence[Tuning]],
+    *,
+    at_once: int,
+    command: Sequence[str],
+    show: Show,
 ) -> dict[Path, str]:
-    """Spawned, so that each has a device of its own; what they say is in their metrics.jsonl."""
+    """What processes say is in the metrics.jsonl of their runs."""
     failed: dict[Path, str] = {}
-    number = 0
-    with ProcessPoolExecutor(at_once, get_context("spawn")) as pool:
+    by_folder = {run.folder: run for run in (*runs, *chain.from_iterable(behind.values()))}
 
-        def begin(works: Sequence[Work]) -> dict[Future[None], Pretraining | Tuning]:
-            return {pool.submit(work.do, work.run, silence): work.run for work in works}
+    def works(runs: Sequence[Pretraining | Tuning]) -> list[Work]:
+        return [Work(partial(run_one, run, silence, command), run.folder) for run in runs]
 
-        waiting = begin(works)
-        try:
-            while waiting:
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    run, number = waiting.pop(future), number + 1
-                    name = name_of(run)
-                    try:
-                        future.result()
-                        waiting |= begin(behind.get(run.folder, ()))
-                        show({"note": f"{number} of {number + len(waiting)} done: {name}"})
-                    except Exception as error:  # whatever it is
-                        failed[run.folder] = note_failure(run, error)
-                        show({"warning": f"{name}: {failed[run.folder]}"})
-        except BaseException:  # such as Stopped: what has begun saves itself, the rest never begins
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    if not runs:
+        return failed
+    crew, total = Crew(at_once, runs[0].folder.parent), len(runs)
+    for number, (work, error) in enumerate(crew.run(works(runs)), 1):
+        run = by_folder[work.folder]
+        if error is None:
+            next_runs = behind.get(run.folder, ())
+            crew.add(works(next_runs))
+            total += len(next_runs)
+            show({"note": f"{number} of {total} done: {name_of(run)}"})
+        else:
+            failed[run.folder] = note_failure(run, error)
+            show({"warning": f"{name_of(run)}: {failed[run.folder]}"})
     return failed
 
 
@@ -170,8 +164,11 @@ def silence(line: object) -> None:
     """Shows nothing."""
 
 
-def run_pretraining(run: Pretraining, show: Show, *, command: Sequence[str]) -> None:
-    pretrain(run.recipe, command=command, show=show)
+def run_one(run: Pretraining | Tuning, show: Show, command: Sequence[str]) -> None:
+    if isinstance(run, Pretraining):
+        pretrain(run.recipe, command=command, show=show)
+    else:
+        run_tuning(run, show, command=command)
 
 
 def run_tuning(run: Tuning, show: Show, *, command: Sequence[str]) -> None:
