@@ -1,5 +1,6 @@
 """Studies: shipped ones are valid, equal settings are one run, budgets are equal."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -219,3 +220,44 @@ def test_fine_tuning_is_set_for_all_tasks_in_one_place(
         assert tuned("")["full"].train.precision == ("bf16" if is_there else "fp32")
     sets.append("finetune.train.precision=fp32")
     assert tuned("cuda")["full"].train.precision == "fp32"
+
+
+def test_models_on_the_way_are_saved_often_enough(store: Store) -> None:
+    """Whatever the budget: from one point to the next there are some."""
+    for budget in ("600k tokens", "200M tokens"):
+        run = plan_pretraining(read_study("figure5"), scale_of(store, budget=budget), store)[0]
+        data = run.recipe.data
+        tokens = data.loader.batch_size * data.instances.max_length * run.recipe.train.save_every
+        assert run.recipe.train.save_every == 1 or tokens <= 0.2 * 200e6 / 8
+        assert run.recipe.train.keep > 1000
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("finetune.train=3", "train is a table of settings, or a value, but not both"),
+        ("rows.left.pretrain.train=4", "train is a table of settings, or a value, but not both"),
+        ("pretrain.train.seed=3", "each row is run with --seeds 0, 1, .."),
+    ],
+)
+def test_settings_that_would_be_lost_are_refused(store: Store, change: str, told: str) -> None:
+    with pytest.raises(UserError, match=re.escape(told)):
+        study = read_study("table5", [change])
+        scale = scale_of(store, tasks=("MRPC",))
+        plan_tuning(study, scale, plan_pretraining(study, scale, store))
+
+
+def test_what_a_study_needs_is_told(tmp_path: Path) -> None:
+    for text, told in (
+        ('asks = "?"', "the setting title is missing"),
+        (
+            'title = "t"\nasks = "?"\nrecipe = "study"\ntasks = ["MRPC"]\n[rows.a]\nfrozen = true',
+            "the setting rows.a.title is missing",
+        ),
+    ):
+        path = tmp_path / "study.toml"
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match=told):
+            read_study(path)
+    with pytest.raises(UserError, match="bertie table7"):
+        read_study("table7")

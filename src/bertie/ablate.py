@@ -1,5 +1,6 @@
 """Runs what studies ask for and what is not done yet, and reports what the runs have logged."""
 
+import math
 import shutil
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +9,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from bertie.checkpoint.json_files import read_json, write_json
+from bertie.checkpoint.json_files import write_json
 from bertie.crew import Crew, Work
 from bertie.datasets import DataFiles
 from bertie.errors import UserError
@@ -16,6 +17,7 @@ from bertie.features import make_features
 from bertie.finetune import finetune
 from bertie.pretrain import pretrain
 from bertie.report.command import show_command
+from bertie.report.pretraining import number, read_facts
 from bertie.report.study import (
     Score,
     StudyResults,
@@ -134,13 +136,13 @@ def run_in_processes(
     if not runs:
         return failed
     crew, total = Crew(at_once, runs[0].folder.parent), len(runs)
-    for number, (work, error) in enumerate(crew.run(works(runs)), 1):
+    for count, (work, error) in enumerate(crew.run(works(runs)), 1):
         run = by_folder[work.folder]
         if error is None:
             next_runs = behind.get(run.folder, ())
             crew.add(works(next_runs))
             total += len(next_runs)
-            show({"note": f"{number} of {total} done: {name_of(run)}"})
+            show({"note": f"{count} of {total} done: {name_of(run)}"})
         else:
             failed[run.folder] = note_failure(run, error)
             show({"warning": f"{name_of(run)}: {failed[run.folder]}"})
@@ -242,14 +244,15 @@ def gather(asked: PlannedStudy, command: Sequence[str], failed: Mapping[Path, st
 def find_missing(plan: Plan) -> Iterator[Pretraining | Tuning]:
     """Models that are not there; and scores that are not, of those that are."""
     yield from (run for run in plan.pretrainings if not is_pretrained(run))
-    yield from (r for r in plan.tunings if is_pretrained(r.source) and not is_tuned(r))
+    yield from (r for r in plan.tunings if is_pretrained(r.source) and read_score(r) is None)
 
 
 def read_score(run: Tuning) -> Score | None:
+    """None if it was not run, or if its files do not say what it found."""
     value = read_best(run.folder, run.metric) if is_tuned(run) else None
-    if value is None:
+    progress = number(read_facts(run.folder / START), "progress")
+    if value is None or math.isnan(progress):
         return None
-    progress = read_json(run.folder / START)["progress"]
     return Score(
         row=run.row,
         task=run.task,

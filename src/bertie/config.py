@@ -73,6 +73,10 @@ def build(kind: type[T], values: Mapping[str, Any], path: str = "") -> T:
             guess = f" (did you mean {path}{near[0]}?)" if near else ""
             known = ", ".join(path + hint for hint in hints)
             raise UserError(f"no setting {path}{name}{guess}; there are: {known}")
+    for one in fields(kind):  # type: ignore[arg-type]
+        is_free = one.default is not MISSING or one.default_factory is not MISSING
+        if not is_free and one.name not in values:
+            raise UserError(f"the setting {path}{one.name} is missing; it has no default")
     whole = {name: with_defaults(kind, name, value) for name, value in values.items()}
     return kind(**{name: convert(value, hints[name], path + name) for name, value in whole.items()})
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from bertie.tuning import FinetuneRecipe
 
 Settings = dict[str, Any]  # a tree of settings, as TOML has it
 SHAPE = ("num_layers", "hidden_size", "num_heads")
+SAVES_A_POINT = 8  # from one point to the next: a model is at most so much too far
+KEEP_ALL = 10**6
 FROZEN_TASKS = ("classify", "tag")  # those that a head on features can learn
 
 
@@ -68,10 +71,14 @@ class Study:
         if not self.rows or not self.tasks:
             raise UserError("a study has at least one row and one task")
         for name, row in self.rows.items():
-            if "budget" in row.pretrain.get("train", {}):
+            train = row.pretrain.get("train", {})
+            if isinstance(train, Mapping) and "budget" in train:
                 raise UserError(
                     f"rows.{name} has a budget of its own; all rows have one: pretrain.train.budget"
                 )
+            for settings in (train, self.pretrain.get("train", {})):
+                if isinstance(settings, Mapping) and "seed" in settings:
+                    raise UserError("pretrain.train.seed: each row is run with --seeds 0, 1, ..")
             if strange := sorted(row.paper.keys() - set(self.tasks)):
                 raise UserError(f"rows.{name}.paper has {strange[0]}, which is no task here")
             check_frozen(f"rows.{name}.finetune", row.frozen, row.finetune)
@@ -169,6 +176,8 @@ class Scale:
 
 def read_study(study: str | Path, sets: Sequence[str] = ()) -> Study:
     """A file, or one that ships with the package."""
+    if str(study) == "table7":
+        raise UserError("table 7 is of one model's features: bertie table7 --help")
     values = read_toml(find_recipe(study, package="bertie.studies"))
     for assignment in sets:
         assign(values, assignment)
@@ -184,8 +193,10 @@ def merge(*trees: Mapping[str, Any]) -> Settings:
     merged: Settings = {}
     for tree in trees:
         for name, value in tree.items():
-            both = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-            merged[name] = merge(merged[name], value) if both else value
+            if name in merged and isinstance(value, Mapping) != isinstance(merged[name], Mapping):
+                raise UserError(f"{name} is a table of settings, or a value, but not both")
+            is_table = name in merged and isinstance(value, Mapping)
+            merged[name] = merge(merged[name], value) if is_table else value
     return merged
 
 
@@ -240,11 +251,26 @@ def plan_pretraining(study: Study, scale: Scale, store: Store) -> list[Pretraini
                 raise UserError(f"rows.{name}: {error}") from None
             check_budget(recipe.train.budget)
             folder = scale.out / "runs" / f"pretrain-{pretraining_key(recipe, store)}"
-            recipe = replace(recipe, out=folder)
+            recipe = replace(with_saving(recipe, study.points), out=folder)
             found.append(
                 Pretraining(row=name, seed=seed, recipe=recipe, points=study.points, folder=folder)
             )
     return found
+
+
+def with_saving(recipe: PretrainRecipe, points: Sequence[float]) -> PretrainRecipe:
+    """Where models on the way are wanted, all checkpoints are kept, several from point to point."""
+    if points == (1.0,):
+        return recipe
+    train, budget = recipe.train, Budget.parse(recipe.train.budget)
+    save_every = train.save_every
+    if budget.unit == "tokens":
+        most_tokens = recipe.data.loader.batch_size * recipe.data.instances.max_length  # of a step
+        ends = (*points[1:], 1.0)
+        gap = min(end - point for point, end in zip(points, ends, strict=True) if end > point)
+        wanted = max(1, int(gap * budget.amount / most_tokens / SAVES_A_POINT))
+        save_every = min(save_every or wanted, wanted)
+    return replace(recipe, train=replace(train, save_every=save_every, keep=KEEP_ALL))
 
 
 def pretraining_key(recipe: PretrainRecipe, store: Store) -> str:
@@ -334,7 +360,7 @@ def plan_task(
     learned = asdict(recipe)
     if is_frozen:  # of the task's settings, those of the features
         learned = asdict(head_recipe) | {part: learned[part] for part in ("task", "data")}
-    key = digest([source.folder.name, point, *tuning_key(task, learned)])
+    key = digest([source.folder.name, point, *tuning_key(task, scale.data, learned)])
     yield Tuning(
         row=source.row,
         task=name,
@@ -349,10 +375,24 @@ def plan_task(
     )
 
 
-def tuning_key(task: Question, settings: Settings) -> list[object]:
-    """All that decides a score but the model; where the folder of data lies changes nothing."""
+def tuning_key(task: Question, data: Path, settings: Settings) -> list[object]:
+    """All that decides a score but the model: what the files hold, not where they lie."""
     harmless = finetune.HARMLESS - {"tune.seeds"}  # the best of more seeds is another score
-    return [str(task.train), str(task.dev), without(settings, harmless)]
+    files = [task.train] if task.dev is None else [task.train, task.dev]
+    held = [hash_file(data / path) for path in files if (data / path).is_file()]
+    return [*map(str, files), *held, without(settings, harmless)]
+
+
+def hash_file(path: Path) -> str:
+    stat = path.stat()
+    return hash_contents(path, stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def hash_contents(path: Path, size: int, changed_ns: int) -> str:
+    """Read once for all runs, as long as nobody writes to it."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def check_length(name: str, task: Mapping[str, Any], recipe: PretrainRecipe) -> None:

@@ -61,8 +61,8 @@ def test_differences_are_taken_seed_by_seed() -> None:
 def test_the_table_has_ours_and_the_papers(tmp_path: Path) -> None:
     page = write_study(MADE, tmp_path)
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
-    assert "| the base | 3.00 (mask) | 71.67 ± 20.21 | 25.00 |" in text
-    assert "| another & more | 4.95 (mask) | 68.75 ± 8.84 | – |" in text
+    assert "| the base | 3.00 (mask) | 71.67 ± 20.21 | 25.00 (1 of 3 seeds) |" in text
+    assert "| another & more | 4.95 (mask) | 68.75 ± 8.84 (2 of 3 seeds) | – |" in text
     assert "| another & more: the paper, another budget | – | (81.2) | – |" in text
     assert "| never run | – | – | – |" in text
     assert "| another & more | +6.25 ± 8.84 | – |" in text

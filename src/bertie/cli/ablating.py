@@ -48,6 +48,8 @@ def ablate(
 
     `bertie ablate my_study.toml --corpus my_store --data tasks --budget "50M tokens" --at-once 6`
     """
+    from torch.cuda import is_available as is_there
+
     from bertie.ablate import run_studies, write_report
     from bertie.study import Scale, read_study
     from bertie.study_plan import PlannedStudy, describe_cost, join, plan_study
@@ -55,6 +57,10 @@ def ablate(
 
     if on not in DEVICES:
         raise UserError(f"--on is cpu or gpu; found {on}")
+    if on == "gpu" and not only_report and not is_there():
+        raise UserError("--on gpu: there is none here that torch can use")
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is a file; runs and reports need a folder")
     if seeds < 1 or at_once < 1:
         raise UserError("--seeds and --at-once are at least 1")
     scale = Scale(

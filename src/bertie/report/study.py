@@ -89,6 +89,12 @@ class StudyResults:
             if (one.row, one.task, one.point) == (row, task, point)
         }
 
+    def show_scores(self, row: str, task: str, point: float) -> str:
+        """Mean and spread, and of how many seeds where some are not there."""
+        found = list(self.values(row, task, point).values())
+        is_whole = len(found) in (0, self.seeds)
+        return show(found) + ("" if is_whole else f" ({len(found)} of {self.seeds} seeds)")
+
     def mean_at(self, row: str, task: str, point: float) -> tuple[float, float] | None:
         """Of all seeds: how far the models were trained, and what they scored."""
         found = [one for one in self.scores if (one.row, one.task, one.point) == (row, task, point)]
@@ -191,7 +197,7 @@ def score_rows(made: StudyResults) -> Iterator[list[str]]:
     end = made.points[-1]
     for row, title in made.rows.items():
         losses = [loss for loss in made.losses if loss.row == row]
-        scores = [show(list(made.values(row, task, end).values())) for task in made.tasks]
+        scores = [made.show_scores(row, task, end) for task in made.tasks]
         yield [title, show_losses(losses), *scores]
         if row in made.paper:
             told = made.paper[row]
@@ -236,7 +242,9 @@ def show_losses(losses: Sequence[Loss]) -> str:
 
 
 def describe(made: StudyResults) -> str:
-    seeds = f"mean and spread of {made.seeds} seeds" if made.seeds > 1 else "one seed"
+    seeds = "one seed"
+    if made.seeds > 1:
+        seeds = f"mean and standard deviation (±) of {made.seeds} seeds"
     metrics = ", ".join(f"{task} {metric}" for task, metric in made.tasks.items())
     text = (
         f"Every row had {made.budget} of pre-training. Scores in percent on dev, {seeds}, of the "
@@ -259,6 +267,8 @@ def find_notes(made: StudyResults) -> Iterator[str]:
         told = [*made.missing[:MOST_TOLD], *(["..."] if made.missing[MOST_TOLD:] else [])]
         yield f"Not run yet, {len(made.missing)}, so not in the table: {'; '.join(told)}"
     for row, title in made.rows.items():
+        if any(one.row == row for one in made.scores) and row not in {o.row for o in made.losses}:
+            yield f"{title}: no held-out loss, so nothing says whether it has learned from its text"
         stuck = [loss.seed for loss in made.losses if loss.row == row and loss.is_plateau]
         if stuck:
             seeds = ", ".join(map(str, stuck))
@@ -289,4 +299,5 @@ def make_plots(made: StudyResults) -> Iterator[Markup]:
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [columns, ["---", *("---:" for _ in columns[1:])], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
