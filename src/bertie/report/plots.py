@@ -245,7 +245,7 @@ def legend(names: Sequence[str]) -> Markup:
     for number, name in enumerate(names):
         parts.append(path([(x, 33), (x + 16, 33)], f"line s{number % NUM_COLOURS}"))
         parts.append(text(x + 21, 37, cut(name, 28)))
-        x += 21 + len(cut(name, 28)) * LETTER + 12
+        x += 21 + len(cut(name, 28)) * CAPITAL + 12
     return Markup("".join(parts))
 
 
