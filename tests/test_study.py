@@ -238,6 +238,7 @@ def test_models_on_the_way_are_saved_often_enough(store: Store) -> None:
         ("finetune.train=3", "train is a table of settings, or a value, but not both"),
         ("rows.left.pretrain.train=4", "train is a table of settings, or a value, but not both"),
         ("pretrain.train.seed=3", "each row is run with --seeds 0, 1, .."),
+        ('own_tasks={MRPC={recipe="classify",train="a",metric="acuracy"}}', "MRPC: no metric"),
     ],
 )
 def test_settings_that_would_be_lost_are_refused(store: Store, change: str, told: str) -> None:

@@ -17,6 +17,7 @@ from bertie.errors import UserError
 from bertie.model.config import ModelConfig, named_size
 from bertie.model.feature_head import combined_layers
 from bertie.pretrain import PretrainRecipe
+from bertie.tasks import list_metrics
 from bertie.train.budget import Budget
 from bertie.train.record import flatten, is_one_of
 from bertie.tuning import FinetuneRecipe
@@ -349,6 +350,7 @@ def plan_task(
         {"data": files},
     )
     check_length(name, values["task"], source.recipe)
+    check_metric(name, values["task"])
     is_frozen = row.frozen or task.frozen
     if is_frozen and values["task"]["name"] not in FROZEN_TASKS:
         return
@@ -403,6 +405,12 @@ def check_length(name: str, task: Mapping[str, Any], recipe: PretrainRecipe) -> 
         raise UserError(
             f"{name}: task.max_length {length} is more than the {most} positions of the models"
         )
+
+
+def check_metric(name: str, task: Mapping[str, Any]) -> None:
+    known = list_metrics(task["name"])
+    if task["metric"] not in known:
+        raise UserError(f"{name}: no metric {task['metric']}; there are: {', '.join(known)}")
 
 
 def without(values: Settings, left_out: Collection[str]) -> Settings:

@@ -31,6 +31,25 @@ def name_of(task: Task[Any, Any]) -> str:
     return next(name for name, kind in TASKS.items() if isinstance(task, kind))
 
 
+def list_metrics(name: str) -> tuple[str, ...]:
+    """All that a task of this name may be scored by, whatever its data turn out to be.
+
+    >>> list_metrics("tag")
+    ('f1', 'precision', 'recall', 'accuracy')
+    """
+    kinds: dict[str, list[KnownTask]] = {
+        "classify": [
+            Classify(kind="classes", labels=("no", "yes")),
+            Classify(kind="multi-label", labels=("no", "yes")),
+            Classify(kind="regression"),
+        ],
+        "tag": [Tag(kind="spans"), Tag(kind="words")],
+        "span": [Span(), Span(language="chinese")],
+        "choice": [Choice()],
+    }
+    return tuple(dict.fromkeys(metric for task in kinds[name] for metric in task.metrics))
+
+
 def describe(task: Task[Any, Any]) -> dict[str, Any]:
     """What a model directory remembers of a settled task: the fields of its task card."""
     described: dict[str, Any] = {
