@@ -105,10 +105,10 @@ def run_in_turn(
     show: Show,
 ) -> dict[Path, str]:
     failed: dict[Path, str] = {}
-    left, number = list(runs), 0
+    left, count, total = list(runs), 0, len(runs) + sum(map(len, behind.values()))
     while left:
-        run, number = left.pop(0), number + 1
-        show({"note": f"{number} of {number + len(left)}: {name_of(run)}"})
+        run, count = left.pop(0), count + 1
+        show({"note": f"{count} of {total}: {name_of(run)}"})
         try:
             run_one(run, show, command)
             left += behind.get(run.folder, ())
@@ -135,14 +135,12 @@ def run_in_processes(
 
     if not runs:
         return failed
-    crew, total = Crew(at_once, runs[0].folder.parent), len(runs)
+    crew = Crew(at_once, runs[0].folder.parent)
     for count, (work, error) in enumerate(crew.run(works(runs)), 1):
         run = by_folder[work.folder]
         if error is None:
-            next_runs = behind.get(run.folder, ())
-            crew.add(works(next_runs))
-            total += len(next_runs)
-            show({"note": f"{count} of {total} done: {name_of(run)}"})
+            crew.add(works(behind.get(run.folder, ())))
+            show({"note": f"{count} of {len(by_folder)} done: {name_of(run)}"})
         else:
             failed[run.folder] = note_failure(run, error)
             show({"warning": f"{name_of(run)}: {failed[run.folder]}"})
