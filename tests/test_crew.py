@@ -44,7 +44,9 @@ def sleep_long(path: Path) -> None:
 
 
 def run(works, folder, at_once=2):
-    return {work.folder.name: error for work, error in Crew(at_once, folder).run(works)}
+    crew = Crew(at_once, folder)
+    crew.add(works)
+    return {work.folder.name: error for work, error in crew.run()}
 
 
 def test_all_are_done_and_what_fails_is_told(tmp_path):
@@ -58,7 +60,8 @@ def test_all_are_done_and_what_fails_is_told(tmp_path):
 
 def test_works_may_bring_others(tmp_path):
     crew, done = Crew(2, tmp_path), []
-    for work, error in crew.run([Work(partial(touch, tmp_path / "a"), tmp_path / "a")]):
+    crew.add([Work(partial(touch, tmp_path / "a"), tmp_path / "a")])
+    for work, error in crew.run():
         assert error is None
         done.append(work.folder.name)
         if work.folder.name == "a":
@@ -84,8 +87,9 @@ def test_those_beside_one_that_was_killed_are_done(tmp_path):
 def test_what_is_stopped_never_begins(tmp_path):
     works = [Work(partial(stop, tmp_path / str(n)), tmp_path / str(n)) for n in range(20)]
     crew = Crew(2, tmp_path)
+    crew.add(works)
     with pytest.raises(Stopped):
-        for _, error in crew.run(works):
+        for _, error in crew.run():
             assert error is not None
             raise error
     assert len(list(tmp_path.iterdir())) <= 4
@@ -100,8 +104,9 @@ from tests.test_crew import sleep_long
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    works = [Work(partial(sleep_long, folder / str(n)), folder / str(n)) for n in range(4)]
-    for _ in Crew(2, folder).run(works):
+    crew = Crew(2, folder)
+    crew.add(Work(partial(sleep_long, folder / str(n)), folder / str(n)) for n in range(4))
+    for _ in crew.run():
         pass
 """
 

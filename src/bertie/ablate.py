@@ -3,7 +3,7 @@
 import math
 import shutil
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -136,7 +136,8 @@ def run_in_processes(
     if not runs:
         return failed
     crew = Crew(at_once, runs[0].folder.parent)
-    for count, (work, error) in enumerate(crew.run(works(runs)), 1):
+    crew.add(works(runs))
+    for count, (work, error) in enumerate(crew.run(), 1):
         run = by_folder[work.folder]
         if error is None:
             crew.add(works(behind.get(run.folder, ())))
@@ -211,15 +212,16 @@ def tune_head(run: Tuning, model: Path, show: Show, *, command: Sequence[str]) -
 def gather(asked: PlannedStudy, command: Sequence[str], failed: Mapping[Path, str]) -> StudyResults:
     """What the metrics of all runs that are done say."""
     study, scale, plan, _ = asked
-    scores = [score for run in plan.tunings if (score := read_score(run)) is not None]
-    losses = [
-        loss
-        for run in plan.pretrainings
-        if is_pretrained(run)
-        and (loss := read_losses(run.folder, row=run.row, seed=run.seed)) is not None
-    ]
+    models = [run for run in plan.pretrainings if is_pretrained(run)]
+    found = [(run, read_score(run)) for run in plan.tunings]
+    losses = [read_losses(run.folder, row=run.row, seed=run.seed) for run in models]
     tasks = [name for name in study.questions if not scale.tasks or name in scale.tasks]
-    machines = [read_machine(run.folder) for run in plan.pretrainings if is_pretrained(run)]
+    machines = [read_machine(run.folder) for run in models]
+    made = {run.folder for run in models}
+    missing = [name_of(run) for run in plan.pretrainings if run.folder not in made | failed.keys()]
+    for run, score in found:  # of models that are there
+        if score is None and run.source.folder in made and run.folder not in failed:
+            missing.append(name_of(run))
     return StudyResults(
         title=study.title,
         asks=study.asks,
@@ -230,19 +232,13 @@ def gather(asked: PlannedStudy, command: Sequence[str], failed: Mapping[Path, st
         points=study.points,
         budget=plan.pretrainings[0].recipe.train.budget,
         seeds=scale.seeds,
-        scores=tuple(scores),
-        losses=tuple(losses),
+        scores=tuple(score for _, score in found if score is not None),
+        losses=tuple(loss for loss in losses if loss is not None),
         failed={name: failed[folder] for folder, name in plan.names.items() if folder in failed},
-        missing=tuple(name_of(run) for run in find_missing(plan) if run.folder not in failed),
+        missing=tuple(missing),
         machine=" and ".join(dict.fromkeys(filter(None, machines))),
         command=show_command([word for word in command if word != "--only-report"]),
     )
-
-
-def find_missing(plan: Plan) -> Iterator[Pretraining | Tuning]:
-    """Models that are not there; and scores that are not, of those that are."""
-    yield from (run for run in plan.pretrainings if not is_pretrained(run))
-    yield from (r for r in plan.tunings if is_pretrained(r.source) and read_score(r) is None)
 
 
 def read_score(run: Tuning) -> Score | None:

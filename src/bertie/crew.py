@@ -8,14 +8,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertie.errors import UserError
-from bertie.train.loop import Stopped
+from bertie.train.loop import Stopped, on_signals
 
 MOST_TRIES = 2  # of a run: when a process is killed, those beside it end with it
 WATCH_S = 1.0  # how often a process looks whether its parent is still there
@@ -33,41 +33,39 @@ class Crew:
 
     def __init__(self, at_once: int, place: Path) -> None:
         self.at_once, self.place = at_once, place  # where what was stopped is saved
+        self.left: deque[Work] = deque()
 
-    def run(self, works: Iterable[Work]) -> Iterator[tuple[Work, Exception | None]]:
-        """Each work that has ended, and what it failed of; `works` may grow meanwhile.
+    def add(self, works: Iterable[Work]) -> None:
+        self.left.extend(works)
 
-        Nothing is handed out before a process is free for it: what is stopped never begins.
-        """
-        left, tries = deque(works), Counter[Path]()
-        self.left = left
-        while left:
+    def run(self) -> Iterator[tuple[Work, Exception | None]]:
+        """Each work that has ended, and what it failed of; others may be added meanwhile."""
+        tries = Counter[Path]()
+        while self.left:
             running: dict[Future[None], Work] = {}
-            with self.pool() as pool:
-                try:
-                    while left or running:
-                        while left and len(running) < self.at_once:
-                            work = left.popleft()
-                            running[pool.submit(do_and_leave, work.do, os.getpid())] = work
-                        for future in wait(running, return_when=FIRST_COMPLETED).done:
-                            error = future.exception()
-                            if isinstance(error, BrokenProcessPool):
-                                raise error
-                            if error is not None and not isinstance(error, Exception):
-                                raise error
-                            yield running.pop(future), error
-                except BrokenProcessPool:
-                    pass
-            for work in running.values():
+            with self.pool() as pool, suppress(BrokenProcessPool):
+                yield from self.run_in(pool, running)
+            for work in running.values():  # none, unless a process was killed
                 tries[work.folder] += 1
                 if tries[work.folder] < MOST_TRIES:
-                    left.append(work)
+                    self.left.append(work)
                 else:
                     told = "its process was killed, or one beside it, twice: is memory short?"
                     yield work, UserError(told)
 
-    def add(self, works: Iterable[Work]) -> None:
-        self.left.extend(works)
+    def run_in(
+        self, pool: ProcessPoolExecutor, running: dict[Future[None], Work]
+    ) -> Iterator[tuple[Work, Exception | None]]:
+        """Nothing is handed out before a process is free for it: what is stopped never begins."""
+        while self.left or running:
+            while self.left and len(running) < self.at_once:
+                work = self.left.popleft()
+                running[pool.submit(do_and_leave, work.do, os.getpid())] = work
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool) or not isinstance(error, Exception | None):
+                    raise error
+                yield running.pop(future), error
 
     @contextmanager
     def pool(self) -> Iterator[ProcessPoolExecutor]:
@@ -75,8 +73,12 @@ class Crew:
         pool = ProcessPoolExecutor(
             self.at_once, get_context("spawn"), initializer=watch, initargs=(os.getpid(),)
         )
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            raise Stopped(number, self.place)  # here, where no run looks at signals
+
         try:
-            with signals_raise(self.place):
+            with on_signals(stop):
                 yield pool
         except BaseException:
             for child in active_children():
@@ -84,26 +86,6 @@ class Crew:
             raise
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def signals_raise(place: Path) -> Iterator[None]:
-    """Signals that ask to end do so here, where no run looks at them between its steps."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise Stopped(number, place)
-
-    before: dict[int, Any] = {}
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        before[kind] = signal.signal(kind, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def watch(parent: int) -> None:

@@ -69,6 +69,15 @@ def hold(matrix, IS_HELD: tl.constexpr):
 
 
 @triton.jit
+def hold_all(matrix, SIZE: tl.constexpr, IS_HELD: tl.constexpr):
+    """Those of the four gates."""
+    enters, forgets = hold(matrix, IS_HELD), hold(matrix + SIZE * SIZE, IS_HELD)
+    new = hold(matrix + 2 * SIZE * SIZE, IS_HELD)
+    shows = hold(matrix + 3 * SIZE * SIZE, IS_HELD)
+    return enters, forgets, new, shows
+
+
+@triton.jit
 def fetch(held, IS_HELD: tl.constexpr):
     """What is at the address that was not held."""
     matrix = held
@@ -103,10 +112,7 @@ def recur_forward(
     columns = tl.arange(0, SIZE)[None, :]
     matrix = weight + columns * SIZE + tl.arange(0, SIZE)[:, None]  # a gate's, transposed
     cell = tl.zeros((SEQUENCES, SIZE), tl.float32)
-    of_enters = hold(matrix, IS_HELD)
-    of_forgets = hold(matrix + SIZE * SIZE, IS_HELD)
-    of_new = hold(matrix + 2 * SIZE * SIZE, IS_HELD)
-    of_shows = hold(matrix + 3 * SIZE * SIZE, IS_HELD)
+    of_enters, of_forgets, of_new, of_shows = hold_all(matrix, SIZE, IS_HELD)
     before = tl.zeros((SEQUENCES, SIZE), weight.dtype.element_ty)
     for step in range(tl.max(length, 0)):
         is_row = step < length[:, None]
@@ -147,10 +153,7 @@ def recur_backward(
     DTYPE: tl.constexpr = weight.dtype.element_ty
     d_hidden = tl.zeros((SEQUENCES, SIZE), tl.float32)
     d_cell = tl.zeros((SEQUENCES, SIZE), tl.float32)
-    of_enters = hold(matrix, IS_HELD)
-    of_forgets = hold(matrix + SIZE * SIZE, IS_HELD)
-    of_new = hold(matrix + 2 * SIZE * SIZE, IS_HELD)
-    of_shows = hold(matrix + 3 * SIZE * SIZE, IS_HELD)
+    of_enters, of_forgets, of_new, of_shows = hold_all(matrix, SIZE, IS_HELD)
     longest = tl.max(length, 0)
     for number in range(longest):
         step = longest - 1 - number

@@ -127,24 +127,29 @@ class Stopped(Exception):
 
 
 @contextmanager
+def on_signals(handle: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
+    """Signals that ask to end are handled so; gives the handlers that were there before."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # Python lets no other catch them
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            before[kind] = signal.signal(kind, handle)
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
 def catch_signals(caught: list[int]) -> Iterator[None]:
-    """Notes the signals that ask to end; a second one ends at once, as ever."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Python lets only the main thread catch them
-        return
+    """Notes them; a second one ends at once, as ever."""
 
     def note(number: int, frame: FrameType | None) -> None:
         caught.append(number)
         signal.signal(number, before[number])
 
-    before: dict[int, Any] = {}
-    for kind in (signal.SIGTERM, signal.SIGINT):
-        before[kind] = signal.signal(kind, note)
-    try:
+    with on_signals(note) as before:
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def can_record(model: Bert, config: TrainConfig, world: World) -> bool:
