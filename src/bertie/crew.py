@@ -59,8 +59,8 @@ class Crew:
         """Nothing is handed out before a process is free for it: what is stopped never begins."""
         while self.left or running:
             while self.left and len(running) < self.at_once:
-                work = self.left.popleft()
-                running[pool.submit(do_and_leave, work.do, os.getpid())] = work
+                future = pool.submit(do_and_leave, self.left[0].do, os.getpid())
+                running[future] = self.left.popleft()  # now: a pool that is broken takes none
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 error = future.exception()
                 if isinstance(error, BrokenProcessPool) or not isinstance(error, Exception | None):
