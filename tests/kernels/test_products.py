@@ -4,14 +4,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertie.kernels import has_float8, products
+from bertie.kernels import cublaslt, has_float8, products
+from bertie.kernels.cublaslt import library
 from bertie.kernels.float8 import FLOAT8, cast_weight, linear_plain, quantise
 from bertie.kernels.products import (
+    add_back,
     can_fuse_gelu,
     forward_product,
     gelu_linear,
-    library,
+    go_back,
+    linear,
     linear8,
+    matrix_gradient,
     plan_of,
     times_gelu_slope,
 )
@@ -43,6 +47,38 @@ def test_gelu_of_a_product_and_its_gradients(num_tokens, size, width):
         wanted.backward(gradient.double() @ down.double())
         check_close([active, alone, wide], [wanted, wanted, exact], torch.bfloat16)
         check_close([d_wide], [exact.grad], torch.bfloat16)
+
+
+@pytest.mark.parametrize("num_tokens, size, width", [*SHAPES, (40_001, 512, 1536)])
+@pytest.mark.parametrize("least", [0, products.LEAST_OPERATIONS])
+def test_products_are_those_of_float64(num_tokens, size, width, least, monkeypatch):
+    """Large ones, that are planned, and small ones, that are torch's; either for any shape."""
+    monkeypatch.setattr(products, "LEAST_OPERATIONS", least)
+    generator = torch.Generator().manual_seed(width)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=generator).cuda().bfloat16()
+
+    x, gradient, weight, bias = (
+        draw(num_tokens, size),
+        draw(num_tokens, width),
+        draw(width, size),
+        draw(width),
+    )
+    before = draw(num_tokens, size)
+    wide = x.double() @ weight.double().T
+    narrow = gradient.double() @ weight.double()
+    if not least:
+        assert products.is_planned(forward_product(x, weight, cublaslt.NO_ENDING), x, weight)
+    check_close([linear(x, weight, None)], [wide], torch.bfloat16)
+    check_close([linear(x, weight, bias)], [wide + bias.double()], torch.bfloat16)
+    check_close([go_back(gradient, weight)], [narrow], torch.bfloat16)
+    total = before.clone()
+    assert add_back(total, gradient, weight) is total
+    check_close([total], [before.double() + narrow], torch.bfloat16)
+    found = matrix_gradient(gradient, x)
+    assert found.dtype == torch.float32
+    check_close([found], [gradient.double().T @ x.double()], torch.bfloat16)
 
 
 def test_other_rows_are_refused():
@@ -89,8 +125,8 @@ def test_gelu_of_a_product_of_eight_bits(num_tokens, size, width, has_ending, mo
     x, weight, bias = draw8(num_tokens, size, width)
     assert can_fuse_gelu(x, width) and not can_fuse_gelu(x, width + 8)
     if not has_ending:
-        for ending in (products.GELU_BIAS, products.GELU_BIAS_SAVED):
-            monkeypatch.setattr(plan_of(forward_product(x, weight, ending)), "found", None)
+        for ending in (cublaslt.GELU_BIAS, cublaslt.GELU_BIAS_SAVED):
+            monkeypatch.setattr(plan_of(forward_product(x, weight, ending)), "way", None)
     active, wide = gelu_linear(x, weight, bias, is_saved=True)
     alone, _ = gelu_linear(x, weight, bias, is_saved=False)
     exact = linear_plain(x.cpu(), weight.cpu(), bias.cpu(), torch.float)
@@ -103,4 +139,4 @@ def test_the_library_ends_a_product_of_eight_bits_with_gelu():
     """If this fails, all works, but gelu takes a pass of its own."""
     x, weight, _ = draw8(1024, 768, 3072)
     assert x.dtype == FLOAT8
-    assert plan_of(forward_product(x, weight, products.GELU_BIAS_SAVED)).found is not None
+    assert plan_of(forward_product(x, weight, cublaslt.GELU_BIAS_SAVED)).way is not None

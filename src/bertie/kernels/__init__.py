@@ -46,7 +46,7 @@ def has_float8(device: torch.device) -> bool:
     """Whether products of eight bits can be done there: on a GPU since Ada, with cuBLASLt."""
     if device.type != "cuda" or not HAS_TRITON or torch.version.cuda is None:
         return False
-    from bertie.kernels.products import library
+    from bertie.kernels.cublaslt import library
 
     return library() is not None and torch.cuda.get_device_capability(device) >= (8, 9)
 

@@ -31,7 +31,16 @@ from bertie.kernels.attention import (
 from bertie.kernels.float8 import FLOAT8, cast_weight, quantise
 from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
 from bertie.kernels.norm import add_norm_backward, add_norm_forward
-from bertie.kernels.products import can_fuse_gelu, gelu_linear, linear8, times_gelu_slope
+from bertie.kernels.products import (
+    add_back,
+    can_fuse_gelu,
+    gelu_linear,
+    go_back,
+    linear,
+    linear8,
+    matrix_gradient,
+    times_gelu_slope,
+)
 from bertie.kernels.sums import add_rows
 
 
@@ -243,7 +252,7 @@ def attend(
     # In a pass of its own: attention's threads hold pairs of columns, and storing two bytes at a
     # time took 0.15 ms a layer of large, where such a pass moves bytes for 0.05 (docs/log.md).
     read = quantise(mixed.flatten(1)) if s.is_float8 else mixed.flatten(1)
-    attended = linear(read, out_weight.used, None, dtype)
+    attended = multiply(read, out_weight.used, None, dtype)
     copy = place_for_copy(attended, s)
     rows, total, statistics = add_norm_forward(
         choose(x, kept),
@@ -277,7 +286,7 @@ def feed_forward(
     active, wide = widen(
         read, up_weight.used, w.up_bias, dtype, is_tanh=s.is_tanh, is_saved=is_saved
     )
-    down = active @ down_weight.T
+    down = linear(active, down_weight, None)
     copy = place_for_copy(first.rows, s) if is_copied else None
     rows, total, statistics = add_norm_forward(
         first.rows,
@@ -305,10 +314,10 @@ def project(
     """Queries, keys and values of all rows; or the queries apart, of those that are kept."""
     size = x.shape[1]
     if kept is None:
-        qkv = linear(x, weight, bias, dtype).view(len(x), 3, num_heads, -1)
+        qkv = multiply(x, weight, bias, dtype).view(len(x), 3, num_heads, -1)
         return qkv, qkv.new_empty(0, *qkv.shape[2:])
-    queries = linear(choose(x, kept), weight[:size], bias[:size], dtype)
-    kv = linear(x, weight[size:], bias[size:], dtype)
+    queries = multiply(choose(x, kept), weight[:size], bias[:size], dtype)
+    kv = multiply(x, weight[size:], bias[size:], dtype)
     return kv.view(len(x), 2, num_heads, -1), queries.view(len(queries), num_heads, -1)
 
 
@@ -335,13 +344,14 @@ def place_for_copy(rows: Tensor, settings: LayerSettings) -> Tensor | None:  # (
     return torch.empty_like(rows, dtype=FLOAT8) if settings.is_float8 else None
 
 
-def linear(
+def multiply(
     x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor:  # (T, I), (O, I), (O,) -> (T, O)
     """x weight' + bias, of eight bits where both are."""
+    added = None if bias is None else bias.to(dtype)
     if x.dtype == FLOAT8:
-        return linear8(x, weight, None if bias is None else bias.to(dtype), dtype)
-    return x @ weight.T if bias is None else torch.addmm(bias.to(dtype), x, weight.T)
+        return linear8(x, weight, added, dtype)
+    return linear(x, weight, added)
 
 
 def backward(
@@ -359,9 +369,9 @@ def backward(
     d_middle, d_down, second_sums = add_norm_backward(
         gradient, saved.second_sum, saved.second_statistics, w.ffn_norm, seeds.ffn, s.dropout
     )
-    d_down_weight = product(d_down, saved.active)
+    d_down_weight = matrix_gradient(d_down, saved.active)
     d_wide, d_up_weight, d_up_bias = narrow(d_down, w.up_bias, saved, is_tanh=s.is_tanh)
-    d_middle.addmm_(d_wide, saved.up_weight)
+    add_back(d_middle, d_wide, saved.up_weight)
     d_residual, d_attended, first_sums = add_norm_backward(
         d_middle,
         saved.first_sum,
@@ -370,8 +380,8 @@ def backward(
         seeds.attention,
         s.dropout,
     )
-    d_out_weight = product(d_attended, saved.mixed.flatten(1))
-    d_mixed = (d_attended @ saved.out_weight).view_as(saved.mixed)
+    d_out_weight = matrix_gradient(d_attended, saved.mixed.flatten(1))
+    d_mixed = go_back(d_attended, saved.out_weight).view_as(saved.mixed)
     given = d_mixed, d_residual, bounds, seeds.shares, settings, saved
     d_x, d_qkv_weight, d_qkv_bias = (
         look_back_all(*given) if own is None else look_back_kept(*given, own)
@@ -410,7 +420,8 @@ def look_back_all(
         is_left=settings.is_left,
     )
     d_qkv = d_qkv.flatten(1)
-    return d_residual.addmm_(d_qkv, saved.qkv_weight), product(d_qkv, saved.x), d_bias
+    d_x = add_back(d_residual, d_qkv, saved.qkv_weight)
+    return d_x, matrix_gradient(d_qkv, saved.x), d_bias
 
 
 def look_back_kept(
@@ -429,10 +440,12 @@ def look_back_kept(
     )
     d_q, d_kv = d_q.flatten(1), d_kv.flatten(1)
     size = saved.x.shape[1]
-    d_residual.addmm_(d_q, saved.qkv_weight[:size])
+    add_back(d_residual, d_q, saved.qkv_weight[:size])
     d_x = torch.zeros_like(saved.x).index_add_(0, kept.rows, d_residual)
-    d_x.addmm_(d_kv, saved.qkv_weight[size:])
-    d_weight = torch.cat([product(d_q, choose(saved.x, kept)), product(d_kv, saved.x)])
+    add_back(d_x, d_kv, saved.qkv_weight[size:])
+    d_weight = torch.cat(
+        [matrix_gradient(d_q, choose(saved.x, kept)), matrix_gradient(d_kv, saved.x)]
+    )
     return d_x, d_weight, d_bias
 
 
@@ -456,7 +469,7 @@ def widen(
     """gelu(x weight' + bias), and what gelu was taken of, in `dtype`."""
     if can_fuse_gelu(x, len(weight)):
         return gelu_linear(x, weight, bias.to(dtype), is_saved=is_saved)
-    wide = linear(x, weight, None, dtype)  # without the bias, which is added where this is read
+    wide = multiply(x, weight, None, dtype)  # without the bias, which is added where this is read
     return bias_gelu_forward(wide, bias, is_tanh), wide
 
 
@@ -466,14 +479,7 @@ def narrow(
     """The gradients of what gelu was taken of, and of its matrix and bias."""
     if can_fuse_gelu(gradient, len(bias)):
         d_wide = times_gelu_slope(gradient, saved.down_weight, saved.wide)
-        return d_wide, product(d_wide, saved.middle), add_rows(d_wide)
-    d_active = gradient @ saved.down_weight
+        return d_wide, matrix_gradient(d_wide, saved.middle), add_rows(d_wide)
+    d_active = go_back(gradient, saved.down_weight)
     d_wide, d_bias = bias_gelu_backward(d_active, saved.wide, bias, is_tanh)
-    return d_wide, product(d_wide, saved.middle), d_bias
-
-
-def product(gradient: Tensor, x: Tensor) -> Tensor:  # (T, O), (T, I) -> (O, I)
-    """The gradient of a matrix, in float32: of sums over all tokens, 8 bits are too few."""
-    if x.is_cuda:
-        return torch.mm(gradient.T, x, out_dtype=torch.float32)
-    return gradient.T.float() @ x.float()
+    return d_wide, matrix_gradient(d_wide, saved.middle), d_bias

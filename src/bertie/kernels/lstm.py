@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.kernels.layer import product
+from bertie.kernels.products import matrix_gradient
 
 
 class LstmLaunch(NamedTuple):
@@ -218,7 +218,7 @@ class Recur(torch.autograd.Function):
         gradient, d_gates = gradients[0].contiguous(), torch.empty_like(gates)
         launch(recur_backward, gradient, inner, bounds, gates, cells, d_gates, is_back=ctx.is_back)
         before = shift(hidden, bounds, is_back=ctx.is_back)
-        return d_gates, product(d_gates, before), None, None
+        return d_gates, matrix_gradient(d_gates, before), None, None
 
 
 def launch(

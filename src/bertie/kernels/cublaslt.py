@@ -1,0 +1,195 @@
+"""cuBLASLt through ctypes: a product with its ending, planned for its shape, in one of its ways.
+
+torch itself takes this library for its products, but offers neither all endings nor a choice among
+ways; the library is the one that torch has loaded.
+"""
+
+# m, n, k as the library counts: out (m, n) = a (m, k) b (k, n), all of them column by column
+
+import ctypes
+import sys
+from collections.abc import Callable
+from ctypes import (
+    byref,
+    c_float,
+    c_int,
+    c_int8,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from bertie.kernels.float8 import UNSCALE
+
+WORKSPACE = 32 * 2**20  # bytes
+
+# Numbers of cublasLt.h and library_types.h.
+FLOAT32, BFLOAT16, E4M3, COMPUTE_FLOAT32 = 0, 14, 28, 68
+TRANSPOSE_A, TRANSPOSE_B, ENDING, BIAS, GELU_INPUT, GELU_STRIDE, FAST_SUMS = 3, 4, 7, 8, 11, 12, 25
+MAX_WORKSPACE = 1
+NO_ENDING, ADD_BIAS, GELU_BIAS, GELU_BIAS_SAVED, GELU_SLOPE = 1, 4, 36, 164, 192
+
+
+class Product(NamedTuple):
+    """What is multiplied, and how it ends."""
+
+    m: int
+    n: int
+    k: int
+    is_a_transposed: bool
+    is_b_transposed: bool
+    ending: int
+    device: int
+    # Of eight bits, scaled as bertie.kernels.float8 does; a must be transposed then, and b not.
+    is_float8: bool = False
+    # Sums of fewer bits, but of more than the products have; for eight bits alone.
+    is_fast: bool = True
+    is_added: bool = False  # to what is in `out`
+    is_float32: bool = False  # what comes out; else bfloat16
+
+    @property
+    def operations(self) -> int:
+        return 2 * self.m * self.n * self.k
+
+
+class Way(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t: a way to do it."""
+
+    _fields_ = (
+        ("algorithm", c_uint64 * 8),
+        ("workspace", c_size_t),
+        ("status", c_int),
+        ("waves", c_float),
+        ("reserved", c_int * 4),
+    )
+
+
+@cache
+def library() -> Any:
+    """cuBLASLt, or none where torch comes without it."""
+    version = (torch.version.cuda or "").partition(".")[0]
+    try:
+        return ctypes.CDLL(f"libcublasLt.so.{version}")
+    except OSError:
+        return None
+
+
+def ask(name: str, *arguments: Any) -> None:
+    status = getattr(library(), name)(*arguments)
+    if status:
+        raise RuntimeError(f"{name} of cuBLASLt gave status {status}")
+
+
+def layout(rows: int, columns: int, kind: int) -> c_void_p:
+    made, shape = c_void_p(), (c_uint64(rows), c_uint64(columns), c_int64(rows))
+    ask("cublasLtMatrixLayoutCreate", byref(made), kind, *shape)
+    return made
+
+
+class Plan:
+    """A product as the library knows it; made once for its shape. Not for two threads at once."""
+
+    def __init__(self, product: Product) -> None:
+        p = self.product = product
+        self.description, self.a, self.b, self.out = (c_void_p() for _ in range(4))
+        ask("cublasLtMatmulDescCreate", byref(self.description), COMPUTE_FLOAT32, FLOAT32)
+        self.set(TRANSPOSE_A, c_int32(p.is_a_transposed))
+        self.set(TRANSPOSE_B, c_int32(p.is_b_transposed))
+        self.set(ENDING, c_uint32(p.ending))
+        if p.ending in (GELU_BIAS_SAVED, GELU_SLOPE):
+            self.set(GELU_STRIDE, c_int64(p.m))
+        kind = E4M3 if p.is_float8 else BFLOAT16
+        if p.is_float8:
+            self.set(FAST_SUMS, c_int8(p.is_fast))
+        self.scale, self.kept = c_float(UNSCALE if p.is_float8 else 1), c_float(p.is_added)
+        self.a = layout(p.k, p.m, kind) if p.is_a_transposed else layout(p.m, p.k, kind)
+        self.b = layout(p.n, p.k, kind) if p.is_b_transposed else layout(p.k, p.n, kind)
+        self.out = layout(p.m, p.n, FLOAT32 if p.is_float32 else BFLOAT16)
+
+    def set(self, attribute: int, value: Any) -> None:
+        size = c_size_t(ctypes.sizeof(value))
+        ask("cublasLtMatmulDescSetAttribute", self.description, attribute, byref(value), size)
+
+    def suggest(self, most: int) -> list[Way]:
+        """Ways to do it, the one that the library expects to be the fastest first."""
+        preference, size, count = c_void_p(), c_size_t(WORKSPACE), c_int()
+        found = (Way * most)()
+        ask("cublasLtMatmulPreferenceCreate", byref(preference))
+        ask(
+            "cublasLtMatmulPreferenceSetAttribute",
+            preference,
+            MAX_WORKSPACE,
+            byref(size),
+            c_size_t(ctypes.sizeof(size)),
+        )
+        status = library().cublasLtMatmulAlgoGetHeuristic(
+            c_void_p(torch.cuda.current_blas_handle()),
+            self.description,
+            *(self.a, self.b, self.out, self.out),
+            preference,
+            most,
+            found,
+            byref(count),
+        )
+        ask("cublasLtMatmulPreferenceDestroy", preference)
+        return [] if status else list(found[: count.value])
+
+    def adopt(self, way: Way) -> Way | None:
+        """The way of a product of another shape, for this one; none if it cannot be done so."""
+        found = Way()
+        status = library().cublasLtMatmulAlgoCheck(
+            c_void_p(torch.cuda.current_blas_handle()),
+            self.description,
+            *(self.a, self.b, self.out, self.out),
+            byref(way),  # which begins with its algorithm
+            byref(found),
+        )
+        if status or found.status or found.workspace > WORKSPACE:
+            return None
+        found.algorithm[:] = way.algorithm[:]
+        return found
+
+    def point(self, bias: Tensor | None, wide: Tensor | None) -> None:
+        """Where the next launches find what their ending reads or writes."""
+        if bias is not None:
+            self.set(BIAS, c_void_p(bias.data_ptr()))
+        if wide is not None:
+            self.set(GELU_INPUT, c_void_p(wide.data_ptr()))
+
+    def launch(self, way: Way, a: Tensor, b: Tensor, out: Tensor) -> int:
+        """The library's status: 0 where it could be done."""
+        workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device=out.device)
+        status: int = library().cublasLtMatmul(
+            c_void_p(torch.cuda.current_blas_handle()),
+            self.description,
+            byref(self.scale),
+            c_void_p(a.data_ptr()),
+            self.a,
+            c_void_p(b.data_ptr()),
+            self.b,
+            byref(self.kept),
+            c_void_p(out.data_ptr()),
+            self.out,
+            c_void_p(out.data_ptr()),
+            self.out,
+            byref(way),
+            c_void_p(workspace.data_ptr()),
+            c_size_t(WORKSPACE),
+            c_void_p(torch.cuda.current_stream().cuda_stream),
+        )
+        return status
+
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if is_ending():  # the names of this module may be gone before its objects
+            return
+        library().cublasLtMatmulDescDestroy(self.description)
+        for made in (self.a, self.b, self.out):
+            library().cublasLtMatrixLayoutDestroy(made)
