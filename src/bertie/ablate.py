@@ -3,7 +3,7 @@
 import math
 import shutil
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -140,12 +140,23 @@ def run_in_processes(
     for count, (work, error) in enumerate(crew.run(), 1):
         run = by_folder[work.folder]
         if error is None:
-            crew.add(works(behind.get(run.folder, ())))
+            crew.add(works(longest_first(behind.get(run.folder, ()))))
             show({"note": f"{count} of {len(by_folder)} done: {name_of(run)}"})
         else:
             failed[run.folder] = note_failure(run, error)
             show({"warning": f"{name_of(run)}: {failed[run.folder]}"})
     return failed
+
+
+def longest_first(runs: Iterable[Tuning]) -> list[Tuning]:
+    """By what they read: one that began last would run when all the others are done."""
+
+    def count_bytes(run: Tuning) -> float:
+        train, budget = run.recipe.data.train, Budget.parse(run.recipe.train.budget)
+        epochs = budget.amount if budget.unit == "epochs" else 1
+        return 0 if train is None else train.stat().st_size * epochs
+
+    return sorted(runs, key=count_bytes, reverse=True)
 
 
 def note_failure(run: Pretraining | Tuning, error: Exception) -> str:

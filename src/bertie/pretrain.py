@@ -421,10 +421,9 @@ def objective_of(recipe: PretrainRecipe) -> Callable[[nn.Module, Batch], dict[st
     terms = recipe.terms
 
     def objective(model: nn.Module, batch: Batch) -> dict[str, Term]:
-        # On a CPU all logits at once are slow (benchmarks/train_step.py); a GPU has room for them,
-        # and a compiled model makes them best by itself.
-        # But a language model has logits at every place.
-        is_projected = recipe.train.compile or (batch.ids.is_cuda and "lm" not in terms)
+        # All logits at once are slow, on a CPU and on a GPU (benchmarks/train_step.py); but a
+        # compiled model makes them best by itself.
+        is_projected = recipe.train.compile
         outputs = model(*batch[:5], predicted=batch.predicted, is_projected=is_projected)
         found = {}
         for term, output in zip(terms, outputs, strict=True):
