@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bertie.ablate import run_one, run_studies, write_report
+from bertie.ablate import longest_first, run_one, run_studies, write_report
 from bertie.cli import main
 from bertie.data.store import Store
 from bertie.errors import UserError
@@ -142,6 +142,20 @@ def test_several_at_once_give_the_same_table(
     alone = found_in(whole)["scores"]
     for score in found_in(report)["scores"]:
         assert score in alone
+
+
+def test_a_models_longest_fine_tuning_begins_first(file: Path, store: Store, data: Path) -> None:
+    """Rows times epochs, by the size of their files."""
+    runs = prepare(file, store, data, file.parent / "order").plan.tunings
+    ordered = longest_first(runs)
+    assert sorted(map(id, ordered)) == sorted(map(id, runs))
+    sizes = [
+        run.recipe.data.train.stat().st_size * float(run.recipe.train.budget.split()[0])
+        for run in ordered
+        if run.recipe.data.train is not None
+    ]
+    assert len(sizes) == len(runs) and sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) > 1
 
 
 @pytest.mark.parametrize("at_once", [1, 2])

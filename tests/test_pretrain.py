@@ -19,11 +19,13 @@ from bertie.cli import app
 from bertie.data.loader import Loader
 from bertie.data.store import Store, open_store
 from bertie.errors import UserError
+from bertie.model.bert import Bert
 from bertie.prepare import HELD_OUT
 from bertie.pretrain import (
     HARMLESS,
     PretrainRecipe,
     check_new,
+    objective_of,
     pretrain,
 )
 from bertie.train.distributed import World
@@ -174,6 +176,24 @@ def test_an_objective_trains_its_terms_and_builds_its_heads(
     assert kinds == masked | (terms - {"mlm"})
     headline = "mask_loss" if "mlm" in terms else f"{objective}_loss"
     assert find_checkpoint(tmp_path).score == -made.held_out[headline]
+
+
+def test_losses_are_the_same_with_and_without_all_logits(store: Store) -> None:
+    """Only a compiled model makes them all; losses, right answers and gradients are equal."""
+    settings = replace(recipe(), store=store.folder)
+    with Loader(store, settings.data) as loader:
+        (batch,) = loader.step(0).micro_batches
+    still = {"dropout": 0.0, "attention_dropout": 0.0}
+    config = replace(settings.model, vocab_size=store.manifest.vocab_size, **still)
+    model = Bert(config, settings.heads, generator=torch.Generator().manual_seed(0))
+    found = []
+    for is_compiled in (False, True):
+        train = replace(settings.train, compile=is_compiled)
+        terms = objective_of(replace(settings, train=train))(model, batch)
+        sum(term.total for term in terms.values()).backward()
+        found.append([*terms.values(), *(p.grad.clone() for p in model.parameters())])
+        model.zero_grad()
+    torch.testing.assert_close(*found)
 
 
 def test_without_a_masked_lm_nothing_is_masked(
