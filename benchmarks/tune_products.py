@@ -3,10 +3,10 @@
     python benchmarks/tune_products.py                      # base and large, 65,536 tokens
     python benchmarks/tune_products.py --sizes 768 --ways 24
 
-The twelve products of a layer in training, and the three of them that can be of eight bits, each in
-all ways that the library suggests, and as torch does it where it can. All ways of a product take
-turns, as they do when bertie.kernels.ways chooses one; "=" marks those that give the same bits as
-the first, of which it chooses.
+The eight products of a layer that bertie.kernels.ways chooses ways for, and the three of them that
+can be of eight bits, each in all ways that the library suggests, and as torch does it where it can.
+All ways of a product take turns, as they do when one is chosen; "=" marks those that give the same
+bits as the first, of which it is chosen.
 """
 
 # T tokens   I, O columns of rows that go in and come out
@@ -33,7 +33,7 @@ from bertie.kernels.cublaslt import (
     library,
 )
 from bertie.kernels.float8 import cast_weight, quantise
-from bertie.kernels.products import back_product, forward_product, gradient_product
+from bertie.kernels.products import back_product, forward_product
 from bertie.kernels.ways import list_equal, take_turns
 
 # Numbers of cublasLtMatmulAlgoConfigAttributes_t.
@@ -53,8 +53,7 @@ class Case(NamedTuple):
 
     def make_out(self) -> Tensor:
         """As the library writes it: what it counts as columns are rows here."""
-        dtype = torch.float32 if self.product.is_float32 else torch.bfloat16
-        return torch.zeros(self.product.n, self.product.m, dtype=dtype, device="cuda")
+        return draw(self.product.n, self.product.m).zero_()
 
 
 def describe_way(number: int, way: Way) -> str:
@@ -80,7 +79,6 @@ def make_cases(size: int, num_tokens: int) -> list[Case]:
     for name, (i, o) in widths.items():
         x, gradient, weight = draw(num_tokens, i), draw(num_tokens, o), draw(o, i) * i**-0.5
         cases += [forward_case(name, x, weight), back_case(name, gradient, weight)]
-        cases.append(weight_case(name, gradient, x))
         if name != "down":  # gelu's rows are not copied to eight bits
             eight = forward_case(name, quantise(x), cast_weight(weight, torch.bfloat16)[1])
             cases.append(eight._replace(name=f"{eight.name}, eight bits", torch=None))
@@ -108,15 +106,9 @@ def back_case(name: str, gradient: Tensor, weight: Tensor) -> Case:  # (T, O), (
     product = back_product(gradient, weight)
     if name == "out":
         return Case("back out", product, weight, gradient, partial(torch.mm, gradient, weight))
-    out = torch.zeros(product.n, product.m, dtype=torch.bfloat16, device="cuda")
+    out = draw(product.n, product.m)
     run = partial(out.addmm_, gradient, weight)
     return Case(f"back {name}", product._replace(is_added=True), weight, gradient, run)
-
-
-def weight_case(name: str, gradient: Tensor, x: Tensor) -> Case:  # (T, O), (T, I)
-    """To the matrix, in float32."""
-    run = partial(torch.mm, gradient.T, x, out_dtype=torch.float32)
-    return Case(f"weight {name}", gradient_product(gradient, x), x, gradient, run)
 
 
 def measure(case: Case, most: int) -> dict[str, float]:

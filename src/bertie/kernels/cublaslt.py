@@ -33,27 +33,25 @@ WORKSPACE = 32 * 2**20  # bytes
 
 # Numbers of cublasLt.h and library_types.h.
 FLOAT32, BFLOAT16, E4M3, COMPUTE_FLOAT32 = 0, 14, 28, 68
-TRANSPOSE_A, TRANSPOSE_B, ENDING, BIAS, GELU_INPUT, GELU_STRIDE, FAST_SUMS = 3, 4, 7, 8, 11, 12, 25
+TRANSPOSE_A, ENDING, BIAS, GELU_INPUT, GELU_STRIDE, FAST_SUMS = 3, 7, 8, 11, 12, 25
 MAX_WORKSPACE = 1
 NO_ENDING, ADD_BIAS, GELU_BIAS, GELU_BIAS_SAVED, GELU_SLOPE = 1, 4, 36, 164, 192
 
 
 class Product(NamedTuple):
-    """What is multiplied, and how it ends."""
+    """What is multiplied, and how it ends; what comes out is bfloat16."""
 
     m: int
     n: int
     k: int
     is_a_transposed: bool
-    is_b_transposed: bool
     ending: int
     device: int
-    # Of eight bits, scaled as bertie.kernels.float8 does; a must be transposed then, and b not.
+    # Of eight bits, scaled as bertie.kernels.float8 does; a must be transposed then.
     is_float8: bool = False
     # Sums of fewer bits, but of more than the products have; for eight bits alone.
     is_fast: bool = True
     is_added: bool = False  # to what is in `out`
-    is_float32: bool = False  # what comes out; else bfloat16
 
     @property
     def operations(self) -> int:
@@ -102,7 +100,6 @@ class Plan:
         self.description, self.a, self.b, self.out = (c_void_p() for _ in range(4))
         ask("cublasLtMatmulDescCreate", byref(self.description), COMPUTE_FLOAT32, FLOAT32)
         self.set(TRANSPOSE_A, c_int32(p.is_a_transposed))
-        self.set(TRANSPOSE_B, c_int32(p.is_b_transposed))
         self.set(ENDING, c_uint32(p.ending))
         if p.ending in (GELU_BIAS_SAVED, GELU_SLOPE):
             self.set(GELU_STRIDE, c_int64(p.m))
@@ -111,8 +108,8 @@ class Plan:
             self.set(FAST_SUMS, c_int8(p.is_fast))
         self.scale, self.kept = c_float(UNSCALE if p.is_float8 else 1), c_float(p.is_added)
         self.a = layout(p.k, p.m, kind) if p.is_a_transposed else layout(p.m, p.k, kind)
-        self.b = layout(p.n, p.k, kind) if p.is_b_transposed else layout(p.k, p.n, kind)
-        self.out = layout(p.m, p.n, FLOAT32 if p.is_float32 else BFLOAT16)
+        self.b = layout(p.k, p.n, kind)
+        self.out = layout(p.m, p.n, BFLOAT16)
 
     def set(self, attribute: int, value: Any) -> None:
         size = c_size_t(ctypes.sizeof(value))

@@ -53,7 +53,6 @@ def forward_product(x: Tensor, weight: Tensor, ending: int) -> Product:
         n=len(x),
         k=x.shape[1],
         is_a_transposed=True,
-        is_b_transposed=False,
         ending=ending,
         device=x.get_device(),
         is_float8=x.dtype == FLOAT8,
@@ -76,7 +75,6 @@ def back_product(gradient: Tensor, weight: Tensor, ending: int = NO_ENDING) -> P
         n=len(gradient),
         k=len(weight),
         is_a_transposed=False,
-        is_b_transposed=False,
         ending=ending,
         device=gradient.get_device(),
     )
@@ -100,26 +98,8 @@ def add_back(total: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:  # (T, 
     return total
 
 
-def gradient_product(gradient: Tensor, x: Tensor) -> Product:
-    return Product(
-        m=x.shape[1],
-        n=gradient.shape[1],
-        k=len(x),
-        is_a_transposed=False,
-        is_b_transposed=True,
-        ending=NO_ENDING,
-        device=x.get_device(),
-        is_float32=True,
-    )
-
-
 def matrix_gradient(gradient: Tensor, x: Tensor) -> Tensor:  # (T, O), (T, I) -> (O, I)
     """In float32: of sums over all tokens, 8 bits are too few."""
-    product = gradient_product(gradient, x)
-    if is_planned(product, gradient, x):
-        out = torch.empty(gradient.shape[1], x.shape[1], device=x.device)
-        plan_of(product).run(x, gradient, out)
-        return out
     if x.is_cuda:
         return torch.mm(gradient.T, x, out_dtype=torch.float32)
     return gradient.T.float() @ x.float()

@@ -3,7 +3,8 @@
 The library's own first suggestion is often not the fastest. So the first time a large product is
 asked for, all that it suggests take turns, round after round: a card under load changes its clock
 within a second, by more than ways differ. Only ways whose result is equal to that of the first, bit
-for bit, take part: what is learned does not depend on what was measured.
+for bit, take part: what is learned does not depend on what was measured. (The gradients of matrices
+are torch's: their sums over tokens may be split, in other parts for each way and number of tokens.)
 """
 
 from collections.abc import Callable, Sequence
@@ -25,13 +26,8 @@ CHOSEN: dict[Product, Way] = {}  # by family; what was measured once holds while
 
 
 def family_of(product: Product) -> Product:
-    """The same for products that differ by some tokens: batches without padding are never alike.
-
-    Tokens are the columns of `out`; of the gradient of a matrix, which is a product with the second
-    factor transposed, what is summed over.
-    """
-    if product.is_b_transposed:
-        return product._replace(k=1 << product.k.bit_length())
+    """The same for products that differ by some tokens, which are the columns of `out`: batches
+    without padding are never alike."""
     return product._replace(n=1 << product.n.bit_length())
 
 
