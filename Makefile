@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test test-slow test-multi test-browser check format clean
+.PHONY: quickstart test test-slow test-multi test-gpu test-browser check format clean
 
 quickstart: .venv/bertie ## the whole way on the text that every Python machine has
 	$(BIN)/bertie quickstart
@@ -15,6 +15,9 @@ test-slow: .venv/test ## the heavy equality tests over the shared corpora, minut
 
 test-multi: .venv/test ## the heavier runs over several processes alone; make test has them too
 	$(BIN)/pytest -m multi
+
+test-gpu: .venv/test ## kernels on this machine's GPU; make test has them too, in Triton's interpreter
+	$(BIN)/pytest -m gpu -n 8
 
 test-browser: .venv/test ## the server's page in a real Chromium alone; make test has it, too
 	$(BIN)/pytest -m browser

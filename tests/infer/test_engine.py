@@ -302,6 +302,7 @@ def test_a_directory_that_is_none_is_named(tmp_path: Path) -> None:
         bertie.load(tmp_path / "nowhere")
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_gpu_is_taken_and_answers_the_same(directory: Path, precision: str) -> None:

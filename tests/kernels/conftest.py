@@ -57,7 +57,8 @@ def device():
 
 
 def pytest_collection_modifyitems(items):
-    """Infinities are meant, and NumPy warns of them where a GPU does not."""
+    """For a GPU, if there is one. Infinities are meant, and NumPy warns of them."""
     for item in items:
         if "kernels" in item.path.parts:
             item.add_marker(pytest.mark.filterwarnings("ignore::RuntimeWarning"))
+            item.add_marker(pytest.mark.gpu)

@@ -13,6 +13,7 @@ from bertie.model.config import ModelConfig
 from bertie.model.graphs import Flat, choose_shape, fill, fill_kept
 from tests.kernels.closeness import error_of
 
+pytestmark = pytest.mark.gpu
 CONFIG = ModelConfig(
     vocab_size=60, hidden_size=32, num_layers=2, num_heads=2, dropout=0.0, attention_dropout=0.0
 )

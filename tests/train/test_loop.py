@@ -420,6 +420,7 @@ def test_by_the_clock_a_run_that_does_not_wait_ends_once(
     assert [line["step"] for line in metrics(tmp_path)] == [5, last]
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_a_gpu_that_is_not_waited_for_learns_the_same(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
