@@ -6,6 +6,7 @@
     ... --run RUN --store STORE                  # what eight bits cost, where PLAIN is gone
     ... --learners ours                          # the others' tasks are in embedded.json already
     ... --limit 32 --rates 1e-4 --seeds 2        # a try
+    ... --change RTE.epochs=10 RTE.batch_size=16 # for all models: what is wanted of the protocol
 
 MODEL has its weights in eight bits, PLAIN is the same before that. Tasks: the rate of the four that
 is best on dev with one seed, then five seeds with it; the same for MiniLM and for random weights of
@@ -58,6 +59,7 @@ SETS = {  # by model
     "minilm": tuple(METRICS),
     "random": GLUE,
 }
+CHANGEABLE = ("batch_size", "epochs")  # of all models alike
 PAIRED = ("SST-2",)  # learned by `plain` too: what eight bits cost
 WANTED = {  # dev, except the last two groups, which are held-out text
     "SST-2": {"accuracy": 0.90},
@@ -95,12 +97,14 @@ class Trial:
     weights: str  # hash of its files
     set: str
     peak: float
+    changes: tuple[tuple[str, int], ...] = ()  # of the run's settings
 
     def job(self, seed: int) -> Job:
         (run,) = (run for run in scores.RUNS if run.name == self.set)
         model = f"{self.model}-{self.weights}"
-        name = f"{self.set}-{model}-{self.peak:g}"
-        named = replace(run, name=name, model=model, peak=self.peak)
+        changed = "".join(f"-{name}={value}" for name, value in self.changes)
+        name = f"{self.set}-{model}-{self.peak:g}{changed}"
+        named = replace(run, name=name, model=model, peak=self.peak, **dict(self.changes))
         return Job(run=named, side="bertie", seed=seed)
 
 
@@ -108,11 +112,20 @@ class Trial:
 
 
 def list_trials(
-    models: Mapping[str, str], sets: Sequence[str], rates: Sequence[float]
+    models: Mapping[str, str],
+    sets: Sequence[str],
+    rates: Sequence[float],
+    changes: Mapping[str, dict[str, int]],
 ) -> list[Trial]:
     """Of all models but `plain`; the longest sets first, so that all end at about the same time."""
     return [
-        Trial(model=model, weights=models[model], set=name, peak=peak)
+        Trial(
+            model=model,
+            weights=models[model],
+            set=name,
+            peak=peak,
+            changes=tuple(changes.get(name, {}).items()),
+        )
         for name in METRICS
         for model in SETS
         for peak in rates
@@ -173,6 +186,7 @@ def summarise(
             continue
         row: dict[str, Any] = {
             "peak": trial.peak,
+            "changes": dict(trial.changes),
             "num_seeds": len(outcomes),
             "by_rate": {f"{t.peak:g}": score_of(t, place) for t in trials if is_alike(t, trial)},
             "seconds": sum(one["seconds"] for one in outcomes.values()),
@@ -255,8 +269,13 @@ def put_models(given: Mapping[str, Path], hashes: Mapping[str, str], folder: Pat
         save_model(model, made, tokenizer_from=given["ours"])
 
 
-def keep_valid(result: Mapping[str, Any], hashes: Mapping[str, str], limit: int) -> dict[str, Any]:
-    """Of what was found before, all that is of the same models and limit."""
+def keep_valid(
+    result: Mapping[str, Any],
+    hashes: Mapping[str, str],
+    limit: int,
+    changes: Mapping[str, dict[str, int]],
+) -> dict[str, Any]:
+    """Of what was found before, all that is of the same models, limit and changes."""
     before = result.get("models", {})
     if result.get("limit") != limit:
         return {}
@@ -270,7 +289,11 @@ def keep_valid(result: Mapping[str, Any], hashes: Mapping[str, str], limit: int)
     kept: dict[str, Any] = {"models": {m: one for m, one in before.items() if is_kept(m)}}
     text = {m: one for m, one in result.get("held_out", {}).items() if is_kept(m)}
     tasks = {
-        name: {m: one for m, one in by_model.items() if is_kept(m)}
+        name: {
+            m: one
+            for m, one in by_model.items()
+            if is_kept(m) and one.get("changes", {}) == changes.get(name, {})
+        }
         for name, by_model in result.get("tasks", {}).items()
     }
     kept |= {"held_out": text, "tasks": {name: one for name, one in tasks.items() if one}}
@@ -372,7 +395,8 @@ def evaluate_tasks(
     report: Callable[[dict[str, Any]], None],
 ) -> None:
     learners = {name: one for name, one in hashes.items() if name in options.learners}
-    trials, plain = list_trials(learners, options.sets, options.rates), hashes.get("plain")
+    trials = list_trials(learners, options.sets, options.rates, options.change)
+    plain = hashes.get("plain")
 
     def tell() -> None:
         report({"tasks": summarise(trials, plain, place, options.seeds)})
@@ -404,6 +428,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--learners", nargs="+", default=list(SETS), choices=list(SETS))
     parser.add_argument("--rates", nargs="+", type=float, default=list(RATES))
     parser.add_argument("--seeds", type=int, default=5, help="at the best rate")
+    parser.add_argument("--change", nargs="+", default=[], metavar="SET.NAME=NUMBER")
     parser.add_argument("--percent", type=int, default=held_out.PERCENT, help="held out")
     parser.add_argument("--limit", type=int, default=0, help="rows and instances, for a try")
     parser.add_argument("--parallel", type=int, default=1, help="jobs at a time")
@@ -411,9 +436,29 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="of a job")
     parser.add_argument("--size", action="store_true", help="measure files, opening, memory")
     options = parser.parse_args()
+    try:
+        options.change = read_changes(options.change)
+    except ValueError as error:
+        parser.error(str(error))
     if (options.run is None) != (options.store is None):
         parser.error("--run and --store go together")
     return options
+
+
+def read_changes(words: Sequence[str]) -> dict[str, dict[str, int]]:
+    """
+    >>> read_changes(["RTE.epochs=10", "RTE.batch_size=16"])
+    {'RTE': {'batch_size': 16, 'epochs': 10}}
+    """
+    found: dict[str, dict[str, int]] = {}
+    for word in sorted(words):
+        path, _, number = word.partition("=")
+        name, _, field = path.rpartition(".")
+        if name not in METRICS or field not in CHANGEABLE or not number.isdecimal():
+            known = f"{', '.join(METRICS)}; {', '.join(CHANGEABLE)}"
+            raise ValueError(f"--change is SET.NAME=NUMBER of {known}; found {word}")
+        found.setdefault(name, {})[field] = int(number)
+    return found
 
 
 def find_place(options: argparse.Namespace) -> Place:
@@ -439,7 +484,7 @@ def main() -> None:
     result: dict[str, Any] = {}
     if options.out.is_file():  # parts that were measured before, on this machine or another
         whole = json.loads(options.out.read_text(encoding="utf-8"))
-        result = keep_valid(whole["result"], hashes, options.limit)
+        result = keep_valid(whole["result"], hashes, options.limit, options.change)
         if result.get("models") != whole["result"].get("models"):
             print(f"{options.out}: what is of other weights, or of another limit, is dropped")
     minutes_before = result.get("minutes", 0.0)

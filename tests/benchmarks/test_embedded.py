@@ -39,7 +39,7 @@ def leave(place: Any, trial: Any, seed: int, score: float | None, metric: str = 
 
 
 def test_all_models_but_plain_are_tried_at_all_rates(embedded: ModuleType) -> None:
-    trials = embedded.list_trials(HASHES, ["SST-2", "SQuAD-1.1"], [1e-4, 3e-5])
+    trials = embedded.list_trials(HASHES, ["SST-2", "SQuAD-1.1"], [1e-4, 3e-5], {})
     tried = [(trial.set, trial.model, trial.peak) for trial in trials]
     models = {"SST-2": ("ours", "minilm", "random"), "SQuAD-1.1": ("ours", "minilm")}
     assert tried == [(s, m, peak) for s in models for m in models[s] for peak in (1e-4, 3e-5)]
@@ -49,7 +49,7 @@ def test_all_models_but_plain_are_tried_at_all_rates(embedded: ModuleType) -> No
 def test_the_rate_that_is_best_with_the_first_seed_is_chosen(
     embedded: ModuleType, place: Any
 ) -> None:
-    trials = embedded.list_trials({"ours": "aaa"}, ["RTE"], [2e-5, 3e-5, 1e-4])
+    trials = embedded.list_trials({"ours": "aaa"}, ["RTE"], [2e-5, 3e-5, 1e-4], {})
     for trial, score in zip(trials, (0.61, 0.64, None), strict=True):
         leave(place, trial, 0, score)
     leave(place, trials[0], 1, 0.99)  # of a later seed: it counts for nothing
@@ -57,7 +57,9 @@ def test_the_rate_that_is_best_with_the_first_seed_is_chosen(
 
 
 def test_eight_bits_are_compared_at_one_rate_seed_by_seed(embedded: ModuleType, place: Any) -> None:
-    trials = embedded.list_trials({"ours": "aaa", "plain": "bbb"}, ["SST-2", "RTE"], [2e-5, 1e-4])
+    trials = embedded.list_trials(
+        {"ours": "aaa", "plain": "bbb"}, ["SST-2", "RTE"], [2e-5, 1e-4], {}
+    )
     (low, high) = (trial for trial in trials if trial.set == "SST-2")
     leave(place, low, 0, 0.91)
     leave(place, high, 0, 0.90)
@@ -83,10 +85,26 @@ def test_eight_bits_are_compared_at_one_rate_seed_by_seed(embedded: ModuleType, 
 
 
 def test_a_job_of_other_weights_has_not_ended(embedded: ModuleType, place: Any) -> None:
-    (old,) = embedded.list_trials({"ours": "aaa"}, ["RTE"], [1e-4])
-    (new,) = embedded.list_trials({"ours": "eee"}, ["RTE"], [1e-4])
+    (old,) = embedded.list_trials({"ours": "aaa"}, ["RTE"], [1e-4], {})
+    (new,) = embedded.list_trials({"ours": "eee"}, ["RTE"], [1e-4], {})
     leave(place, old, 0, 0.6)
     assert embedded.has_ended(old.job(0), place) and not embedded.has_ended(new.job(0), place)
+
+
+def test_a_changed_protocol_has_jobs_and_results_of_its_own(embedded: ModuleType) -> None:
+    changes = embedded.read_changes(["RTE.epochs=10", "RTE.batch_size=16"])
+    (plain,) = embedded.list_trials({"ours": "aaa"}, ["RTE"], [1e-4], {})
+    (changed,) = embedded.list_trials({"ours": "aaa"}, ["RTE"], [1e-4], changes)
+    assert plain.job(0).name != changed.job(0).name
+    assert (changed.job(0).run.epochs, changed.job(0).run.batch_size) == (10, 16)
+    before = found_before()
+    assert "RTE" not in embedded.keep_valid(before, HASHES, 0, changes)["tasks"]
+    before["tasks"]["RTE"]["ours"]["changes"] = changes["RTE"]
+    kept = embedded.keep_valid(before, HASHES, 0, changes)["tasks"]
+    assert list(kept["RTE"]) == ["ours"] and "SST-2" in kept
+    for wrong in ("RTE.epochs", "RTE.peak=3", "RTF.epochs=3", "RTE.epochs=-3"):
+        with pytest.raises(ValueError, match="SET.NAME=NUMBER"):
+            embedded.read_changes([wrong])
 
 
 def test_a_hash_changes_with_the_weights_and_not_with_the_card(
@@ -128,14 +146,14 @@ def found_before() -> dict[str, Any]:
 
 def test_what_is_of_the_same_models_is_kept(embedded: ModuleType) -> None:
     before = found_before()
-    kept = embedded.keep_valid(before, {"ours": "aaa", "random": "ddd"}, 0)
+    kept = embedded.keep_valid(before, {"ours": "aaa", "random": "ddd"}, 0, {})
     assert kept == {name: part for name, part in before.items() if name not in ("limit", "wanted")}
 
 
 def test_what_is_of_another_model_or_limit_is_dropped(embedded: ModuleType) -> None:
-    assert embedded.keep_valid(found_before(), HASHES, 32) == {}
-    assert embedded.keep_valid({"tasks": {"RTE": {}}}, HASHES, 0) == {}  # nobody knows of what
-    kept = embedded.keep_valid(found_before(), {"ours": "eee", "random": "ddd"}, 0)
+    assert embedded.keep_valid(found_before(), HASHES, 32, {}) == {}
+    assert embedded.keep_valid({"tasks": {"RTE": {}}}, HASHES, 0, {}) == {}  # nobody knows of what
+    kept = embedded.keep_valid(found_before(), {"ours": "eee", "random": "ddd"}, 0, {})
     assert kept["tasks"] == {"RTE": {"minilm": {"peak": 2}}}
     assert kept["held_out"] == {} and "size" not in kept
 
