@@ -287,7 +287,13 @@ def test_the_command_line_says_the_cost_and_the_report(
 def test_wrong_names_of_studies_are_told_before_anything_else(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for names, told in (((file, "table9"), "no study table9"), ((file, file), "have one name")):
+    other = tmp_path / "runs.toml"
+    other.write_text(STUDY, encoding="utf-8")
+    for names, told in (
+        ((file, "table9"), "no study table9"),
+        ((file, file), "have one name"),
+        ((other,), "a study is called runs"),
+    ):
         words = ["ablate", *names, "--corpus", "nowhere", "--data", "nowhere", "--out", tmp_path]
         words += [word for one in SETS for word in ("--set", one)]
         monkeypatch.setattr("sys.argv", ["bertie", *map(str, words)])

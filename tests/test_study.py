@@ -239,6 +239,10 @@ def test_models_on_the_way_are_saved_often_enough(store: Store) -> None:
         ("rows.left.pretrain.train=4", "train is a table of settings, or a value, but not both"),
         ("pretrain.train.seed=3", "each row is run with --seeds 0, 1, .."),
         ('own_tasks={MRPC={recipe="classify",train="a",metric="acuracy"}}', "MRPC: no metric"),
+        ('own_tasks={MRPC={recipe="study",train="a",metric="f1"}}', "MRPC: no setting"),
+        ('rows.left.finetune.task.name="clasify"', "rows.left, task MRPC: no task 'clasify'"),
+        ('rows.left.finetune.task.max_length="long"', "rows.left, task MRPC: task.max_length"),
+        ('rows.left.finetune.train.budget="9 epochs"', "rows.left is fine-tuned with a budget"),
     ],
 )
 def test_settings_that_would_be_lost_are_refused(store: Store, change: str, told: str) -> None:

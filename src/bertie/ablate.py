@@ -249,7 +249,18 @@ def gather(asked: PlannedStudy, command: Sequence[str], failed: Mapping[Path, st
         missing=tuple(missing),
         machine=" and ".join(dict.fromkeys(filter(None, machines))),
         command=show_command([word for word in command if word != "--only-report"]),
+        frozen=describe_heads(plan.tunings),
     )
+
+
+def describe_heads(runs: Iterable[Tuning]) -> str:
+    """How heads on features learn, if there are any: not as models are fine-tuned."""
+    heads = [run.head for run in runs if run.is_frozen]
+    said = [
+        f"{head.train.budget} to a rate of {head.optim.peak:g} in steps of {head.tune.batch_size}"
+        for head in heads
+    ]
+    return " or ".join(dict.fromkeys(said))
 
 
 def read_score(run: Tuning) -> Score | None:

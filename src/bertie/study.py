@@ -17,12 +17,13 @@ from bertie.errors import UserError
 from bertie.model.config import ModelConfig, named_size
 from bertie.model.feature_head import combined_layers
 from bertie.pretrain import PretrainRecipe
-from bertie.tasks import list_metrics
+from bertie.tasks import get_task, list_metrics
 from bertie.train.budget import Budget
 from bertie.train.record import flatten, is_one_of
 from bertie.tuning import FinetuneRecipe
 
 Settings = dict[str, Any]  # a tree of settings, as TOML has it
+RUNS = "runs"  # the folder of all runs, beside those of the reports
 SHAPE = ("num_layers", "hidden_size", "num_heads")
 SAVES_A_POINT = 8  # from one point to the next: a model is at most so much too far
 KEEP_ALL = 10**6
@@ -76,6 +77,12 @@ class Study:
             if isinstance(train, Mapping) and "budget" in train:
                 raise UserError(
                     f"rows.{name} has a budget of its own; all rows have one: pretrain.train.budget"
+                )
+            tuned = row.finetune.get("train", {})
+            if isinstance(tuned, Mapping) and "budget" in tuned:
+                raise UserError(
+                    f"rows.{name} is fine-tuned with a budget of its own; all rows have one for "
+                    "each task: own_tasks.TASK.finetune.train.budget, or finetune.train.budget"
                 )
             for settings in (train, self.pretrain.get("train", {})):
                 if isinstance(settings, Mapping) and "seed" in settings:
@@ -251,7 +258,7 @@ def plan_pretraining(study: Study, scale: Scale, store: Store) -> list[Pretraini
             except UserError as error:
                 raise UserError(f"rows.{name}: {error}") from None
             check_budget(recipe.train.budget)
-            folder = scale.out / "runs" / f"pretrain-{pretraining_key(recipe, store)}"
+            folder = scale.out / RUNS / f"pretrain-{pretraining_key(recipe, store)}"
             recipe = replace(with_saving(recipe, study.points), out=folder)
             found.append(
                 Pretraining(row=name, seed=seed, recipe=recipe, points=study.points, folder=folder)
@@ -349,13 +356,15 @@ def plan_task(
         common,
         {"data": files},
     )
-    check_length(name, values["task"], source.recipe)
-    check_metric(name, values["task"])
-    is_frozen = row.frozen or task.frozen
-    if is_frozen and values["task"]["name"] not in FROZEN_TASKS:
-        return
     head = merge(fast, read_toml(find_recipe("features")), study.frozen, common)
-    recipe, head_recipe = build(FinetuneRecipe, values), build(FinetuneRecipe, head)
+    try:
+        recipe, head_recipe = build(FinetuneRecipe, values), build(FinetuneRecipe, head)
+        check_task(recipe.task, source.recipe)
+    except UserError as error:
+        raise UserError(f"rows.{source.row}, task {name}: {error}") from None
+    is_frozen = row.frozen or task.frozen
+    if is_frozen and recipe.task["name"] not in FROZEN_TASKS:
+        return
     if is_frozen and head_recipe.head is not None:
         for combination in head_recipe.head.combinations:  # refused now where layers are too few
             combined_layers(combination, (source.recipe.model or ModelConfig()).num_layers)
@@ -373,7 +382,7 @@ def plan_task(
         source=source,
         recipe=recipe,
         head=head_recipe,
-        folder=scale.out / "runs" / f"finetune-{key}",
+        folder=scale.out / RUNS / f"finetune-{key}",
     )
 
 
@@ -397,20 +406,19 @@ def hash_contents(path: Path, size: int, changed_ns: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def check_length(name: str, task: Mapping[str, Any], recipe: PretrainRecipe) -> None:
+def check_task(task: Mapping[str, Any], recipe: PretrainRecipe) -> None:
     """Found now, and not when all models are trained."""
+    if "name" not in task:
+        raise UserError("its recipe is none of fine-tuning: it has no task.name")
+    settings = {key: value for key, value in task.items() if key != "name"}
+    build(get_task(str(task["name"])), settings, "task.")
     most = (recipe.model or ModelConfig()).max_positions
     length = task.get("max_length", most)
     if length > most:
-        raise UserError(
-            f"{name}: task.max_length {length} is more than the {most} positions of the models"
-        )
-
-
-def check_metric(name: str, task: Mapping[str, Any]) -> None:
+        raise UserError(f"task.max_length {length} is more than the {most} positions of the models")
     known = list_metrics(task["name"])
     if task["metric"] not in known:
-        raise UserError(f"{name}: no metric {task['metric']}; there are: {', '.join(known)}")
+        raise UserError(f"no metric {task['metric']}; there are: {', '.join(known)}")
 
 
 def without(values: Settings, left_out: Collection[str]) -> Settings:

@@ -103,7 +103,7 @@ def test_a_changed_protocol_has_jobs_and_results_of_its_own(embedded: ModuleType
     kept = embedded.keep_valid(before, HASHES, 0, changes)["tasks"]
     assert list(kept["RTE"]) == ["ours"] and "SST-2" in kept
     for wrong in ("RTE.epochs", "RTE.peak=3", "RTF.epochs=3", "RTE.epochs=-3"):
-        with pytest.raises(ValueError, match="SET.NAME=NUMBER"):
+        with pytest.raises(ValueError, match=r"SET\.NAME=NUMBER"):
             embedded.read_changes([wrong])
 
 

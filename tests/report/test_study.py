@@ -77,6 +77,25 @@ def test_the_table_has_ours_and_the_papers(tmp_path: Path) -> None:
     assert "Which &lt;b&gt; &amp; which?" in shown
 
 
+def test_a_study_of_points_has_them_in_a_table(tmp_path: Path) -> None:
+    early = [replace(one, point=0.5, value=one.value / 2) for one in MADE.scores]
+    page = write_study(replace(MADE, points=(0.5, 1.0), scores=(*early, *MADE.scores)), tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "|  | 50% | 100% |" in text
+    assert "| a, the base | 35.83 ± 10.10 | 71.67 ± 20.21 |" in text
+    assert "| b, never run | – | – |" in text
+    assert "On the way" in page.read_text(encoding="utf-8")
+    write_study(MADE, tmp_path)
+    assert "On the way" not in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_what_nobody_has_run_is_to_be_run_and_frozen_models_are_told_apart(tmp_path: Path) -> None:
+    write_study(replace(MADE, losses=(), frozen="6 epochs to a rate of 0.002"), tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "Every row is to have 1M tokens" in text
+    assert "Frozen models: a head on their features, 6 epochs to a rate of 0.002." in text
+
+
 def test_the_same_results_make_the_same_files(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_study(MADE, tmp_path / name)
@@ -111,7 +130,8 @@ def test_only_what_was_logged_is_read(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_no_number_is_no_evidence() -> None:
     assert loss("base", float("nan")).is_plateau
-    assert not loss("base", 4.8).is_plateau
+    assert loss("base", 4.8).is_plateau  # of 5.0: it hardly knows more than frequencies
+    assert not loss("base", 4.4).is_plateau
 
 
 def test_a_curve_stands_where_the_checkpoints_were() -> None:

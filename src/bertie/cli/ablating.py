@@ -51,7 +51,7 @@ def ablate(
     from torch.cuda import is_available as is_there
 
     from bertie.ablate import run_studies, write_report
-    from bertie.study import Scale, read_study
+    from bertie.study import RUNS, Scale, read_study
     from bertie.study_plan import PlannedStudy, describe_cost, join, plan_study
     from bertie.train.log import watch
 
@@ -76,6 +76,8 @@ def ablate(
     read = {Path(name).stem: read_study(name, sets or []) for name in studies}  # typos first
     if len(read) < len(studies):
         raise UserError("two studies have one name, and their reports one folder; rename a file")
+    if RUNS in read:
+        raise UserError(f"a study is called {RUNS}, as is the folder of all runs; rename the file")
     asked = [
         PlannedStudy(study, scale, plan_study(study, scale), out / name)
         for name, study in read.items()

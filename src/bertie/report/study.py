@@ -29,7 +29,7 @@ from bertie.report.pretraining import METRICS, RUN, flat_held_out, number, read_
 # next tokens; of all predicted tokens.
 KINDS = ("mask", "random", "lm", "mlm")
 MOST_TOLD = 6  # runs that are not there
-PLATEAU = 0.1  # nats below the unigram entropy; a model that stays above has learned no context
+PLATEAU = 0.5  # nats below the unigram entropy; above, a model has learned next to no context
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +80,7 @@ class StudyResults:
     missing: tuple[str, ...]  # other runs that are not here, as nothing has run them yet
     machine: str
     command: str
+    frozen: str = ""  # how long heads on features learned, where there are any
 
     def values(self, row: str, task: str, point: float) -> dict[int, float]:
         """Scores by seed."""
@@ -172,6 +173,10 @@ def write_study(made: StudyResults, out: Path) -> Path:
     about, notes = describe(made), list(find_notes(made))
     text = [f"# {made.title}", made.asks, markdown(columns, rows), about, *notes]
     text += ["Differences from the first row, seed by seed:", markdown(("", *made.tasks), changes)]
+    ways = list(made.points) if len(made.points) > 1 else []
+    shares, on_the_way = tuple(f"{point:.0%}" for point in ways), list(point_rows(made, ways))
+    if ways:
+        text += ["On the way, by share of the budget:", markdown(("", *shares), on_the_way)]
     write_whole(out / "report.md", "\n\n".join(text) + "\n")
     write_whole(out / REPORT_JSON, json.dumps(asdict(made), indent=1, sort_keys=True) + "\n")
     runs = ("", "seed", "tokens", "time", "held-out loss", "below unigram")
@@ -182,6 +187,8 @@ def write_study(made: StudyResults, out: Path) -> Path:
         *(paragraph(note, "warning") for note in notes),
         heading("Differences from the first row, seed by seed"),
         table(("", *made.tasks), changes, numbers=tuple(made.tasks)),
+        *([heading("On the way, by share of the budget")] if ways else []),
+        *([table(("", *shares), on_the_way, numbers=shares)] if ways else []),
         heading("Plots"),
         figures(figure(plot) for plot in make_plots(made)),
         heading("Pre-training"),
@@ -208,6 +215,14 @@ def score_rows(made: StudyResults) -> Iterator[list[str]]:
 def difference_rows(made: StudyResults) -> Iterator[list[str]]:
     for row, title in list(made.rows.items())[1:]:
         yield [title, *(show(made.differences(row, task), signed=True) for task in made.tasks)]
+
+
+def point_rows(made: StudyResults, points: Sequence[float]) -> Iterator[list[str]]:
+    """Of every task, all rows at all points."""
+    for task in made.tasks if points else ():
+        for row, title in made.rows.items():
+            scores = [made.show_scores(row, task, point) for point in points]
+            yield [f"{task}, {title}", *scores]
 
 
 def loss_rows(made: StudyResults) -> Iterator[list[str]]:
@@ -246,12 +261,15 @@ def describe(made: StudyResults) -> str:
     if made.seeds > 1:
         seeds = f"mean and standard deviation (±) of {made.seeds} seeds"
     metrics = ", ".join(f"{task} {metric}" for task, metric in made.tasks.items())
+    had = "had" if made.losses else "is to have"
     text = (
-        f"Every row had {made.budget} of pre-training. Scores in percent on dev, {seeds}, of the "
+        f"Every row {had} {made.budget} of pre-training. Scores in percent on dev, {seeds}, of the "
         f"evaluation that is best: {metrics}. Losses in nats: mask at [MASK], random where a "
         "random piece was seen, lm of next tokens; they compare only between rows of one kind "
         "with equal [data]."
     )
+    if made.frozen:
+        text += f" Frozen models: a head on their features, {made.frozen}."
     if made.machine:
         text += f" On {made.machine}."
     if made.paper:
