@@ -1,12 +1,16 @@
 """Which of cuBLASLt's ways a large product takes: the fastest, of those that give the same bits.
 
 The library's own first suggestion is often not the fastest. So the first time a large product is
-asked for, all that it suggests take turns, round after round: a card under load changes its clock
-within a second, by more than ways differ. Only ways whose result is equal to that of the first, bit
-for bit, take part: what is learned does not depend on what was measured. (The gradients of matrices
-are torch's: their sums over tokens may be split, in other parts for each way and number of tokens.)
+asked for, all that it suggests take turns, round after round: a card changes its clock within a
+second, by more than ways differ. And they do so under load: what counts is how fast they are when
+the card has come to the limit of its power, as it does in training.
+
+Only ways whose result is equal to that of the first, bit for bit, take part: what is learned does
+not depend on what was measured. (The gradients of matrices are torch's: their sums over tokens may
+be split, in other parts for each way and number of tokens.)
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from statistics import median
@@ -19,7 +23,8 @@ from torch import Tensor
 from bertie.kernels.cublaslt import Plan, Product, Way
 
 LEAST_OPERATIONS = 5e10  # some 80 microseconds of a large GPU; below, ways are not compared
-MOST_WAYS, ROUNDS, REPEATS = 8, 7, 3
+MOST_WAYS, ROUNDS = 8, 5
+TURN_MS, WARM_MS = 4.0, 200.0  # of each way in a round; of all together before the first one
 LEAST_GAIN = 0.01  # of the time, to prefer another than the first
 
 CHOSEN: dict[Product, Way] = {}  # by family; what was measured once holds while the process lives
@@ -90,26 +95,29 @@ def list_equal(plan: Plan, a: Tensor, b: Tensor, out: Tensor, most: int = MOST_W
 
 
 def take_turns(runs: Sequence[Callable[[], Any]]) -> list[list[float]]:
-    """Milliseconds of each in every round; who begins changes."""
+    """Milliseconds of each in every round, as many times in a row; who begins changes."""
     taken: list[list[float]] = [[] for _ in runs]
-    for turn in range(ROUNDS + 1):
+    once_ms = max(1e-3, sum(time_ms(run, 2) for run in runs) / len(runs))
+    repeats = math.ceil(TURN_MS / once_ms)
+    for _ in range(math.ceil(WARM_MS / (len(runs) * repeats * once_ms))):
+        for run in runs:
+            time_ms(run, repeats)
+    for turn in range(ROUNDS):
         for place in range(len(runs)):
             number = (turn + place) % len(runs)
-            milliseconds = time_ms(runs[number])
-            if turn:  # the first is to get warm
-                taken[number].append(milliseconds)
+            taken[number].append(time_ms(runs[number], repeats))
     return taken
 
 
-def time_ms(run: Callable[[], Any]) -> float:
+def time_ms(run: Callable[[], Any], repeats: int) -> float:
     """Of one, over some in a row."""
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     start.record()
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         run()
     end.record()
     end.synchronize()
-    return float(start.elapsed_time(end)) / REPEATS
+    return float(start.elapsed_time(end)) / repeats
 
 
 def pick(taken: Sequence[Sequence[float]]) -> int:
