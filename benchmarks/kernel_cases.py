@@ -13,15 +13,10 @@ import torch
 from torch import Tensor
 
 from bertie.kernels import attention, cross_entropy, embeddings, gelu, norm, sums
+from bertie.kernels.cublaslt import ADD_BIAS, GELU_BIAS_SAVED, NO_ENDING
 from bertie.kernels.float8 import cast_weight, quantise
 from bertie.kernels.launch import BlockLaunch, RowLaunch, TileLaunch
-from bertie.kernels.products import (
-    ADD_BIAS,
-    GELU_BIAS_SAVED,
-    NO_ENDING,
-    forward_product,
-    plan_of,
-)
+from bertie.kernels.products import forward_product, plan_of
 
 DROPOUT, EPS, HEAD_SIZE, MULTIPROCESSORS = 0.1, 1e-12, 64, 132
 

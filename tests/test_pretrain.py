@@ -34,6 +34,7 @@ from bertie.train.loop import Trainer
 from bertie.train.optim import rate
 from bertie.train.record import find_common_checkpoint, flatten
 from tests.data.stores import TOKENIZER
+from tests.kernels.closeness import check_close
 from tests.train.runs import (
     check_same_weights,
     full_disk,
@@ -178,22 +179,31 @@ def test_an_objective_trains_its_terms_and_builds_its_heads(
     assert find_checkpoint(tmp_path).score == -made.held_out[headline]
 
 
-def test_losses_are_the_same_with_and_without_all_logits(store: Store) -> None:
-    """Only a compiled model makes them all; losses, right answers and gradients are equal."""
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_losses_are_the_same_with_and_without_all_logits(store: Store, device: str) -> None:
+    """Only a compiled model makes them all; losses and gradients are equal."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    place = torch.device(device)
     settings = replace(recipe(), store=store.folder)
     with Loader(store, settings.data) as loader:
-        (batch,) = loader.step(0).micro_batches
+        batch = loader.step(0).micro_batches[0].to(place)
     still = {"dropout": 0.0, "attention_dropout": 0.0}
     config = replace(settings.model, vocab_size=store.manifest.vocab_size, **still)
-    model = Bert(config, settings.heads, generator=torch.Generator().manual_seed(0))
+    model = Bert(config, settings.heads, generator=torch.Generator().manual_seed(0)).to(place)
     found = []
     for is_compiled in (False, True):
         train = replace(settings.train, compile=is_compiled)
-        terms = objective_of(replace(settings, train=train))(model, batch)
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            terms = objective_of(replace(settings, train=train))(model, batch)
         sum(term.total for term in terms.values()).backward()
-        found.append([*terms.values(), *(p.grad.clone() for p in model.parameters())])
+        losses = [term.total.detach() for term in terms.values()]
+        found.append([*losses, *(p.grad.clone() for p in model.parameters())])
         model.zero_grad()
-    torch.testing.assert_close(*found)
+    if device == "cpu":
+        torch.testing.assert_close(*found)
+    else:
+        check_close(*found, torch.bfloat16)
 
 
 def test_without_a_masked_lm_nothing_is_masked(

@@ -152,7 +152,8 @@ def longest_first(runs: Iterable[Tuning]) -> list[Tuning]:
     """By what they read: one that began last would run when all the others are done."""
 
     def count_bytes(run: Tuning) -> float:
-        train, budget = run.recipe.data.train, Budget.parse(run.recipe.train.budget)
+        recipe = run.head if run.is_frozen else run.recipe
+        train, budget = run.recipe.data.train, Budget.parse(recipe.train.budget)
         epochs = budget.amount if budget.unit == "epochs" else 1
         return 0 if train is None else train.stat().st_size * epochs
 

@@ -39,7 +39,7 @@ from bertie.train.evaluate import evaluate_pretraining
 from bertie.train.hardware import find_peak
 from bertie.train.health import check_pairs, with_warnings
 from bertie.train.log import Log, Show
-from bertie.train.loop import DTYPES, TrainConfig, Trainer
+from bertie.train.loop import DTYPES, TrainConfig, Trainer, switch_kernels
 from bertie.train.optim import OptimConfig
 from bertie.train.record import (
     HARMLESS_TO_ALL,
@@ -161,6 +161,7 @@ def pretrain(
         if checkpoint is not None:
             check_same(checkpoint.folder, checkpoint.settings, settings, harmless=HARMLESS)
         model.to(world.device)
+        switch_kernels(recipe.train, world.device)  # the plan may try how much memory a step takes
         stored = 0 if checkpoint is None else checkpoint.kept["micro_tokens"]
         plan = make_plan(
             data_of(recipe),

@@ -10,6 +10,7 @@ pytest.importorskip("triton", reason="needs Triton (pip install triton; Linux on
 
 import tests.kernels.conftest  # mends Triton's interpreter
 
+pytestmark = pytest.mark.gpu
 HAS_GPU = tests.kernels.conftest.HAS_GPU
 
 

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from bertie.kernels import cross_entropy
-from bertie.kernels.cross_entropy import score_linear
+from bertie.kernels.cross_entropy import multiply, score_linear
 from tests.kernels.closeness import check_close
 
 IGNORED = -100
@@ -45,7 +45,17 @@ def test_of_equal_logits_the_first_is_the_guess(device):
 
 def test_without_rows_the_loss_and_its_gradients_are_0(device):
     rows = torch.zeros(0, 16, device=device, requires_grad=True)
-    weight, bias = torch.ones(40, 16, device=device, requires_grad=True), torch.zeros(40).to(device)
+    weight = torch.ones(40, 16, device=device, requires_grad=True)
+    bias = torch.zeros(40, device=device, requires_grad=True)
     total, num_right = score_linear(rows, weight, bias, torch.zeros(0).long().to(device), IGNORED)
     total.backward()
     assert float(total.detach()) == float(weight.grad.abs().sum()) == int(num_right) == 0
+    assert not bias.grad.any()  # but it has one: ranks add them up
+
+
+def test_a_scale_is_not_rounded_to_the_precision_of_the_rows(dtype, device):
+    """1 / 5,003 is 0.3% away in bfloat16, and all of a gradient would be."""
+    gradient = torch.full((3, 16), 3.0, dtype=dtype, device=device)
+    scale = torch.tensor(1 / 5003, device=device)
+    wanted = (gradient.double() / 5003).to(dtype)
+    assert torch.equal(multiply(gradient.clone(), scale), wanted)

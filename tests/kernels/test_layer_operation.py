@@ -5,10 +5,11 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from bertie.kernels import has_float8
+from bertie.kernels import has_float8, ways
 from bertie.kernels.float8 import ROW_SCALE, WEIGHT_SCALE, linear_plain, quantise_plain
 from bertie.kernels.layer import LayerSettings, LayerWeights
 from bertie.kernels.layer_operation import encode_layer
+from bertie.kernels.products import plan_of
 from bertie.model.attention import attend
 from bertie.model.config import ModelConfig
 from bertie.model.encoder import Layer
@@ -155,6 +156,32 @@ def test_half_precision_keeps_rows_in_half_and_gradients_of_weights_in_full(laye
     assert rows.dtype == gradients[0].dtype == torch.float16
     assert {one.dtype for one in gradients[1:]} == {torch.float32}
     check_close([rows, *gradients], [wanted, *wanted_gradients], torch.bfloat16)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU and cuBLASLt")
+@pytest.mark.parametrize("kept", [None, [51, 0, 7]])
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_products_in_measured_ways_are_the_same(layer, device, is_compiled, kept, monkeypatch):
+    """As all products of a layer are planned where they are large; the first step measures."""
+    half, gradient, bounds = make(device, torch.bfloat16)
+    rows = None if kept is None else torch.tensor(kept, device=device)
+    gradient = gradient if kept is None else gradient[: len(kept)]
+    encode = (
+        torch.compile(run, backend="aot_eager", fullgraph=True, dynamic=False)
+        if is_compiled
+        else run
+    )
+    found = []
+    for least in (float("inf"), 0):
+        monkeypatch.setattr(ways, "LEAST_OPERATIONS", least)
+        monkeypatch.setattr(ways, "ASKED_BEFORE", 0)
+        monkeypatch.setattr(ways, "CHOSEN", {})
+        plan_of.cache_clear()
+        out = encode(layer, half, bounds, 0.0, rows)
+        found.append([out, *walk_back(layer, half, out, gradient)])
+    assert len(ways.CHOSEN) >= 6
+    plan_of.cache_clear()
+    check_close(found[1], found[0], torch.bfloat16)
 
 
 def test_without_gradients_the_rows_are_the_same(layer, device):

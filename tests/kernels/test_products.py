@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertie.kernels import cublaslt, has_float8, products
+from bertie.kernels import cublaslt, has_float8, products, ways
 from bertie.kernels.cublaslt import library
 from bertie.kernels.float8 import FLOAT8, cast_weight, linear_plain, quantise
 from bertie.kernels.products import (
@@ -50,10 +50,10 @@ def test_gelu_of_a_product_and_its_gradients(num_tokens, size, width):
 
 
 @pytest.mark.parametrize("num_tokens, size, width", [*SHAPES, (40_001, 512, 1536)])
-@pytest.mark.parametrize("least", [0, products.LEAST_OPERATIONS])
+@pytest.mark.parametrize("least", [0, ways.LEAST_OPERATIONS])
 def test_products_are_those_of_float64(num_tokens, size, width, least, monkeypatch):
     """Large ones, that are planned, and small ones, that are torch's; either for any shape."""
-    monkeypatch.setattr(products, "LEAST_OPERATIONS", least)
+    monkeypatch.setattr(ways, "LEAST_OPERATIONS", least)
     generator = torch.Generator().manual_seed(width)
 
     def draw(*shape):

@@ -140,7 +140,14 @@ class LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None
         assert gradients is not None, "this loss is walked back once: its gradients are used up"
-        return (*(gradient.mul_(scale) for gradient in gradients), None, None, None)
+        return (*(multiply(gradient, scale) for gradient in gradients), None, None, None)
+
+
+def multiply(gradient: Tensor, scale: Tensor) -> Tensor:
+    """On a GPU torch would round a scale that is a tensor to the precision of the gradient."""
+    if gradient.dtype == scale.dtype:
+        return gradient.mul_(scale)
+    return (gradient.float() * scale).to(gradient.dtype)
 
 
 def score_linear(
@@ -148,7 +155,8 @@ def score_linear(
 ) -> tuple[Tensor, Tensor]:  # (M, D), (V, D), (V,), (M,)
     """The sum of the losses of F.linear(rows, weight, bias), and how many are right."""
     if len(rows) == 0:  # a kernel without programs cannot be launched
-        return F.linear(rows, weight.to(rows.dtype)).float().sum(), labels.new_zeros(())
+        logits = F.linear(rows, weight.to(rows.dtype), bias.to(rows.dtype))
+        return logits.float().sum(), labels.new_zeros(())
     total, num_right = LinearCrossEntropy.apply(
         rows, weight, bias, labels, ignored, torch.is_grad_enabled()
     )

@@ -127,28 +127,21 @@ class Plan:
             byref(size),
             c_size_t(ctypes.sizeof(size)),
         )
-        status = library().cublasLtMatmulAlgoGetHeuristic(
-            c_void_p(torch.cuda.current_blas_handle()),
-            self.description,
-            *(self.a, self.b, self.out, self.out),
-            preference,
-            most,
-            found,
-            byref(count),
-        )
+        given = (*self.described(), preference, most, found, byref(count))
+        status = library().cublasLtMatmulAlgoGetHeuristic(*given)
         ask("cublasLtMatmulPreferenceDestroy", preference)
-        return [] if status else list(found[: count.value])
+        return [] if status else [way for way in found[: count.value] if not way.status]
+
+    def described(self) -> tuple[c_void_p, ...]:
+        """The library's handle, and what it is told of the product."""
+        handle = c_void_p(torch.cuda.current_blas_handle())
+        return handle, self.description, self.a, self.b, self.out, self.out
 
     def adopt(self, way: Way) -> Way | None:
         """The way of a product of another shape, for this one; none if it cannot be done so."""
         found = Way()
-        status = library().cublasLtMatmulAlgoCheck(
-            c_void_p(torch.cuda.current_blas_handle()),
-            self.description,
-            *(self.a, self.b, self.out, self.out),
-            byref(way),  # which begins with its algorithm
-            byref(found),
-        )
+        given = (*self.described(), byref(way), byref(found))  # a way begins with its algorithm
+        status = library().cublasLtMatmulAlgoCheck(*given)
         if status or found.status or found.workspace > WORKSPACE:
             return None
         found.algorithm[:] = way.algorithm[:]

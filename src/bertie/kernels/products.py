@@ -24,7 +24,7 @@ from bertie.kernels.cublaslt import (
 )
 from bertie.kernels.float8 import FLOAT8, linear_plain
 from bertie.kernels.gelu import bias_gelu_forward
-from bertie.kernels.ways import LEAST_OPERATIONS, Planned
+from bertie.kernels.ways import Planned, is_large
 
 
 @lru_cache(maxsize=1024)  # batches without padding have ever new numbers of tokens
@@ -35,11 +35,12 @@ def plan_of(product: Product) -> Planned:
 def is_planned(product: Product, *factors: Tensor) -> bool:
     """Whether a product of bfloat16 is worth a plan of ours; else it is torch's, as on a CPU."""
     return (
-        product.operations >= LEAST_OPERATIONS
+        is_large(product)
         and all(one.is_cuda and one.is_contiguous() for one in factors)
         and all(one.dtype == torch.bfloat16 for one in factors)
-        and not any(one.shape[1] % 8 for one in factors)  # as the library wants strides to be
+        and not (product.m % 8 or product.k % 8)  # as the library wants strides to be
         and library() is not None
+        and plan_of(product).way is not None
     )
 
 

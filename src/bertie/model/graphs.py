@@ -140,7 +140,7 @@ class Recorded:
         with torch.cuda.stream(aside):  # kernels are compiled, workspaces made
             for _ in range(2):
                 rows = run()
-                self.gradient = torch.zeros_like(rows)
+                self.gradient = torch.randn_like(rows)  # zeros would tell nothing of products
                 walk_back(rows, self.gradient)
                 del rows  # or what is recorded would wait for this stream
         torch.cuda.current_stream().wait_stream(aside)

@@ -173,9 +173,9 @@ def write_study(made: StudyResults, out: Path) -> Path:
     about, notes = describe(made), list(find_notes(made))
     text = [f"# {made.title}", made.asks, markdown(columns, rows), about, *notes]
     text += ["Differences from the first row, seed by seed:", markdown(("", *made.tasks), changes)]
-    ways = list(made.points) if len(made.points) > 1 else []
-    shares, on_the_way = tuple(f"{point:.0%}" for point in ways), list(point_rows(made, ways))
-    if ways:
+    points = made.points if len(made.points) > 1 else ()
+    shares, on_the_way = tuple(f"{point:.0%}" for point in points), list(point_rows(made))
+    if points:
         text += ["On the way, by share of the budget:", markdown(("", *shares), on_the_way)]
     write_whole(out / "report.md", "\n\n".join(text) + "\n")
     write_whole(out / REPORT_JSON, json.dumps(asdict(made), indent=1, sort_keys=True) + "\n")
@@ -187,8 +187,8 @@ def write_study(made: StudyResults, out: Path) -> Path:
         *(paragraph(note, "warning") for note in notes),
         heading("Differences from the first row, seed by seed"),
         table(("", *made.tasks), changes, numbers=tuple(made.tasks)),
-        *([heading("On the way, by share of the budget")] if ways else []),
-        *([table(("", *shares), on_the_way, numbers=shares)] if ways else []),
+        *([heading("On the way, by share of the budget")] if points else []),
+        *([table(("", *shares), on_the_way, numbers=shares)] if points else []),
         heading("Plots"),
         figures(figure(plot) for plot in make_plots(made)),
         heading("Pre-training"),
@@ -217,11 +217,11 @@ def difference_rows(made: StudyResults) -> Iterator[list[str]]:
         yield [title, *(show(made.differences(row, task), signed=True) for task in made.tasks)]
 
 
-def point_rows(made: StudyResults, points: Sequence[float]) -> Iterator[list[str]]:
+def point_rows(made: StudyResults) -> Iterator[list[str]]:
     """Of every task, all rows at all points."""
-    for task in made.tasks if points else ():
+    for task in made.tasks:
         for row, title in made.rows.items():
-            scores = [made.show_scores(row, task, point) for point in points]
+            scores = [made.show_scores(row, task, point) for point in made.points]
             yield [f"{task}, {title}", *scores]
 
 

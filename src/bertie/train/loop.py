@@ -152,6 +152,16 @@ def catch_signals(caught: list[int]) -> Iterator[None]:
         yield
 
 
+def switch_kernels(config: TrainConfig, device: torch.device) -> None:
+    """On or off, as the settings say; before anything is tried or trained."""
+    if config.fp8 and not kernels.has_float8(device):
+        raise UserError(
+            "train.fp8 needs a GPU that multiplies eight bits (compute capability 8.9 or "
+            f"more: L4, 4090, H100) and cuBLASLt; found {device}: train.fp8=false"
+        )
+    kernels.Switch.is_on, kernels.Switch.is_float8 = config.kernels, config.fp8
+
+
 def can_record(model: Bert, config: TrainConfig, world: World) -> bool:
     """Whether the encoder can be played from CUDA graphs: one GPU, and our kernels in it."""
     is_plain = not config.compile and not config.recompute and config.sharding == "none"
@@ -213,12 +223,7 @@ class Trainer(Generic[M]):
         self.model, self.objective, self.evaluate = model, objective, evaluate
         self.config, self.optim, self.budget = config, optim, budget
         self.saving, self.world, self.log = saving, world, log
-        if config.fp8 and not kernels.has_float8(world.device):
-            raise UserError(
-                "train.fp8 needs a GPU that multiplies eight bits (compute capability 8.9 or "
-                f"more: L4, 4090, H100) and cuBLASLt; found {world.device}: train.fp8=false"
-            )
-        kernels.Switch.is_on, kernels.Switch.is_float8 = config.kernels, config.fp8
+        switch_kernels(config, world.device)
         if isinstance(model, Bert):
             model.recomputes = config.recompute
         if config.compile:
