@@ -26,7 +26,7 @@ from bertie.tasks.steps import TaskLoader
 from bertie.train.budget import Budget
 from bertie.train.distributed import World
 from bertie.train.log import METRICS, Log, Show
-from bertie.train.loop import TrainConfig, Trainer
+from bertie.train.loop import TrainConfig, Trainer, switch_kernels
 from bertie.train.optim import OptimConfig
 from bertie.train.record import find_common_checkpoint
 
@@ -117,6 +117,7 @@ def train_once(tuning: Tuning, spec: RunSpec) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         remove_drafts(folder)
     model = tuning.learner.make(spec, checkpoint).to(world.device)
+    switch_kernels(tuning.recipe.train, world.device)  # before memory is tried
     micro_tokens = tuning.recipe.tune.micro_tokens
     if not micro_tokens:  # as before, where it goes on: another division is another dropout
         micro_tokens = (

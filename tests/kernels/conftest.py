@@ -14,6 +14,8 @@ pytest.importorskip("triton", reason="needs Triton (pip install triton; Linux on
 import triton.language as tl  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
+from bertie.kernels.cublaslt import library  # noqa: E402
+
 
 def mend_interpreter() -> None:
     """NumPy 2.4 makes no number of an array of one element, which Triton 3.6 counts on."""
@@ -42,6 +44,10 @@ def mend_eight_bits() -> None:
 
 mend_interpreter()
 mend_eight_bits()
+
+needs_cublaslt = pytest.mark.skipif(
+    not HAS_GPU or library() is None, reason="needs a GPU and cuBLASLt"
+)
 
 
 @pytest.fixture(params=["float32", "float16", "bfloat16"])

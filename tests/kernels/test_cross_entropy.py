@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from bertie.kernels import cross_entropy
-from bertie.kernels.cross_entropy import multiply, score_linear
+from bertie.kernels.cross_entropy import scale_by, score_linear
 from tests.kernels.closeness import check_close
 
 IGNORED = -100
@@ -58,4 +58,4 @@ def test_a_scale_is_not_rounded_to_the_precision_of_the_rows(dtype, device):
     gradient = torch.full((3, 16), 3.0, dtype=dtype, device=device)
     scale = torch.tensor(1 / 5003, device=device)
     wanted = (gradient.double() / 5003).to(dtype)
-    assert torch.equal(multiply(gradient.clone(), scale), wanted)
+    assert torch.equal(scale_by(gradient.clone(), scale), wanted)

@@ -14,6 +14,7 @@ from bertie.model.attention import attend
 from bertie.model.config import ModelConfig
 from bertie.model.encoder import Layer
 from tests.kernels.closeness import check_close, error_of
+from tests.kernels.conftest import needs_cublaslt
 
 needs_eight_bits = pytest.mark.skipif(
     torch.cuda.is_available() and not has_float8(torch.device("cuda")),
@@ -158,7 +159,7 @@ def test_half_precision_keeps_rows_in_half_and_gradients_of_weights_in_full(laye
     check_close([rows, *gradients], [wanted, *wanted_gradients], torch.bfloat16)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU and cuBLASLt")
+@needs_cublaslt
 @pytest.mark.parametrize("kept", [None, [51, 0, 7]])
 @pytest.mark.parametrize("is_compiled", [False, True])
 def test_products_in_measured_ways_are_the_same(layer, device, is_compiled, kept, monkeypatch):

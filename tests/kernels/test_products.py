@@ -4,12 +4,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from bertie.kernels import cublaslt, has_float8, products, ways
-from bertie.kernels.cublaslt import library
+from bertie.kernels import cublaslt, has_float8, ways
 from bertie.kernels.float8 import FLOAT8, cast_weight, linear_plain, quantise
 from bertie.kernels.products import (
     add_back,
     can_fuse_gelu,
+    find_plan,
     forward_product,
     gelu_linear,
     go_back,
@@ -20,10 +20,9 @@ from bertie.kernels.products import (
     times_gelu_slope,
 )
 from tests.kernels.closeness import check_close
+from tests.kernels.conftest import needs_cublaslt
 
-pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or library() is None, reason="needs a GPU and cuBLASLt"
-)
+pytestmark = needs_cublaslt
 SHAPES = [(1, 64, 256), (17, 128, 512), (33, 64, 248), (2053, 768, 3072)]
 
 
@@ -69,7 +68,7 @@ def test_products_are_those_of_float64(num_tokens, size, width, least, monkeypat
     wide = x.double() @ weight.double().T
     narrow = gradient.double() @ weight.double()
     if not least:
-        assert products.is_planned(forward_product(x, weight, cublaslt.NO_ENDING), x, weight)
+        assert find_plan(forward_product(x, weight, cublaslt.NO_ENDING), x, weight) is not None
     check_close([linear(x, weight, None)], [wide], torch.bfloat16)
     check_close([linear(x, weight, bias)], [wide + bias.double()], torch.bfloat16)
     check_close([go_back(gradient, weight)], [narrow], torch.bfloat16)

@@ -14,14 +14,11 @@ from bertie.kernels.cublaslt import (
     NO_ENDING,
     Plan,
     Product,
-    library,
 )
 from bertie.kernels.products import back_product, forward_product
 from bertie.kernels.ways import Planned, family_of, rank, rank_ways, take_turns
+from tests.kernels.conftest import needs_cublaslt
 
-needs_gpu = pytest.mark.skipif(
-    not torch.cuda.is_available() or library() is None, reason="needs a GPU and cuBLASLt"
-)
 FORWARD = Product(3072, 60_001, 768, True, NO_ENDING, 0)
 
 
@@ -165,7 +162,7 @@ def draw(*shape):
     return torch.randn(*shape, device="cuda").bfloat16()
 
 
-@needs_gpu
+@needs_cublaslt
 def test_everyone_has_a_turn_in_every_round():
     count, x = [0, 0, 0], draw(2048, 2048)
 
@@ -179,7 +176,7 @@ def test_everyone_has_a_turn_in_every_round():
     assert all(milliseconds > 0 for one in taken for milliseconds in one)
 
 
-@needs_gpu
+@needs_cublaslt
 @pytest.mark.parametrize("ending", [NO_ENDING, ADD_BIAS, GELU_BIAS_SAVED, GELU_SLOPE])
 def test_a_choice_changes_no_bit(ending):
     """Whatever is measured, what comes out is what the library's first way gives; and so it is for
@@ -209,7 +206,7 @@ def test_a_choice_changes_no_bit(ending):
             assert torch.equal(found, wanted)
 
 
-@needs_gpu
+@needs_cublaslt
 def test_what_was_chosen_once_is_taken_for_other_numbers_of_tokens(measured_at_once):
     weight = draw(2048, 512)
 
@@ -226,7 +223,7 @@ def test_what_was_chosen_once_is_taken_for_other_numbers_of_tokens(measured_at_o
     assert run(40_000) and len(ways.CHOSEN) == 2
 
 
-@needs_gpu
+@needs_cublaslt
 def test_products_added_to_others_are_measured_elsewhere(measured_at_once):
     """The first run measures many times, and adds once."""
     x, weight, total = draw(4096, 512), draw(512, 512), draw(4096, 512)

@@ -140,10 +140,10 @@ class LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None
         assert gradients is not None, "this loss is walked back once: its gradients are used up"
-        return (*(multiply(gradient, scale) for gradient in gradients), None, None, None)
+        return (*(scale_by(gradient, scale) for gradient in gradients), None, None, None)
 
 
-def multiply(gradient: Tensor, scale: Tensor) -> Tensor:
+def scale_by(gradient: Tensor, scale: Tensor) -> Tensor:
     """On a GPU torch would round a scale that is a tensor to the precision of the gradient."""
     if gradient.dtype == scale.dtype:
         return gradient.mul_(scale)

@@ -32,16 +32,17 @@ def plan_of(product: Product) -> Planned:
     return Planned(product)
 
 
-def is_planned(product: Product, *factors: Tensor) -> bool:
-    """Whether a product of bfloat16 is worth a plan of ours; else it is torch's, as on a CPU."""
-    return (
+def find_plan(product: Product, *factors: Tensor) -> Planned | None:
+    """Of a large product of bfloat16; none: it is torch's, as on a CPU."""
+    can_be = (
         is_large(product)
         and all(one.is_cuda and one.is_contiguous() for one in factors)
         and all(one.dtype == torch.bfloat16 for one in factors)
         and not (product.m % 8 or product.k % 8)  # as the library wants strides to be
         and library() is not None
-        and plan_of(product).way is not None
     )
+    planned = plan_of(product) if can_be else None
+    return None if planned is None or planned.way is None else planned
 
 
 # --- forward, back to the rows, back to the matrix ---
@@ -63,10 +64,11 @@ def forward_product(x: Tensor, weight: Tensor, ending: int) -> Product:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # (T, I), (O, I) -> (T, O)
     """x weight' + bias."""
     product = forward_product(x, weight, NO_ENDING if bias is None else ADD_BIAS)
-    if not is_planned(product, x, weight):
+    planned = find_plan(product, x, weight)
+    if planned is None:
         return x @ weight.T if bias is None else torch.addmm(bias, x, weight.T)
     out = x.new_empty(len(x), len(weight))
-    plan_of(product).run(weight, x, out, bias=bias)
+    planned.run(weight, x, out, bias=bias)
     return out
 
 
@@ -82,20 +84,21 @@ def back_product(gradient: Tensor, weight: Tensor, ending: int = NO_ENDING) -> P
 
 
 def go_back(gradient: Tensor, weight: Tensor) -> Tensor:  # (T, O), (O, I) -> (T, I)
-    product = back_product(gradient, weight)
-    if not is_planned(product, gradient, weight):
+    planned = find_plan(back_product(gradient, weight), gradient, weight)
+    if planned is None:
         return gradient @ weight
     out = gradient.new_empty(len(gradient), weight.shape[1])
-    plan_of(product).run(weight, gradient, out)
+    planned.run(weight, gradient, out)
     return out
 
 
 def add_back(total: Tensor, gradient: Tensor, weight: Tensor) -> Tensor:  # (T, I), (T, O), (O, I)
     """total += gradient weight, in place."""
     product = back_product(gradient, weight)._replace(is_added=True)
-    if not is_planned(product, gradient, weight, total):
+    planned = find_plan(product, gradient, weight, total)
+    if planned is None:
         return total.addmm_(gradient, weight)
-    plan_of(product).run(weight, gradient, total)
+    planned.run(weight, gradient, total)
     return total
 
 
