@@ -6,6 +6,7 @@ The first launch of a case is the one that the kernel takes by itself.
 # T tokens   D hidden size   U feed-forward size   V pieces   H heads   K head size
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import product
 from typing import NamedTuple
 
@@ -13,22 +14,13 @@ import torch
 from torch import Tensor
 
 from bertie.kernels import attention, cross_entropy, embeddings, gelu, norm, sums
-from bertie.kernels.cublaslt import ADD_BIAS, GELU_BIAS_SAVED, NO_ENDING
-from bertie.kernels.float8 import cast_weight, quantise
+from bertie.kernels.float8 import Slope, find_scale
 from bertie.kernels.launch import BlockLaunch, RowLaunch, TileLaunch
-from bertie.kernels.products import forward_product, plan_of
 
 DROPOUT, EPS, HEAD_SIZE, MULTIPROCESSORS = 0.1, 1e-12, 64, 132
 
 
-class ProductWay(NamedTuple):
-    """How a product of the forward pass is done."""
-
-    num_bits: int
-    is_fast: bool  # sums of fewer bits; for eight alone
-
-
-Launch = RowLaunch | BlockLaunch | TileLaunch | ProductWay
+Launch = RowLaunch | BlockLaunch | TileLaunch
 Run = Callable[..., tuple[Tensor, ...]]  # of a launch; what is found
 
 
@@ -74,6 +66,17 @@ def own_first(own: Launch, others: Iterable[Launch]) -> tuple[Launch, ...]:
     return (own, *(launch for launch in dict.fromkeys(others) if launch != own))
 
 
+EIGHT = ", copied to eight bits"
+
+
+def in_eight(make: Callable[..., Run]) -> Callable[[Place], Run]:
+    return partial(make, is_float8=True)
+
+
+def as_is(make: Callable[..., Run]) -> Callable[[Place], Run]:
+    return make
+
+
 # --- kernels of whole rows ---
 
 
@@ -90,6 +93,12 @@ def row_launches(size: int, own: RowLaunch, *, is_backward: bool) -> tuple[Launc
     )
 
 
+def flatten(found: Iterable[Tensor | Slope | None]) -> tuple[Tensor, ...]:
+    """Tensors alone, of gradients both forms."""
+    parts = [one[:2] if isinstance(one, Slope) else (one,) for one in found]
+    return tuple(tensor for part in parts for tensor in part if tensor is not None)
+
+
 def norm_cases(size: int, place: Place) -> list[Case]:
     def draw(here: Place) -> tuple[Tensor, ...]:
         rows, columns = here.draw(here.num_tokens, size), here.draw(size, dtype=torch.float32)
@@ -101,18 +110,19 @@ def norm_cases(size: int, place: Place) -> list[Case]:
             *given, DROPOUT, EPS, is_saved=True, launch=launch
         )
 
-    def backward(here: Place) -> Run:
+    def backward(here: Place, *, is_float8: bool = False) -> Run:
         given = draw(here)
         _, summed, statistics = norm.add_norm_forward(*given, DROPOUT, EPS, is_saved=True)
-        return lambda launch: norm.add_norm_backward(
-            given[0], summed, statistics, given[3], given[5], DROPOUT, launch=launch
-        )
+        needed = (given[0], summed, statistics, given[3], given[5], DROPOUT)
+        scale = find_scale(given[0]) if is_float8 else None
+        return lambda launch: flatten(norm.add_norm_backward(*needed, scale=scale, launch=launch))
 
     shape, moved = f"{place.num_tokens:,} x {size:,}", 8.0 * place.num_tokens * size
     there = row_launches(size, norm.launch_of(size), is_backward=False)
     back = row_launches(size, norm.backward_launch(size), is_backward=True)
     return [
         Case("norm backward", shape, back, backward, moved, "GB/s"),
+        Case(f"norm backward{EIGHT}", shape, back, in_eight(backward), 1.125 * moved, "GB/s"),
         Case("norm forward", shape, there, forward, moved, "GB/s"),
     ]
 
@@ -206,9 +216,8 @@ def attention_cases(length: int, place: Place) -> list[Case]:
         given = draw(here)
         found = attention.attend_kernel_forward(attention.ask_all(*given[:3]), given[3], DROPOUT)
         gradient = found[0].flip(0)
-        return lambda launch: attention.attend_kernel_backward(
-            gradient, *given, *found, DROPOUT, **{which: launch}
-        )
+        needed = (gradient, *given, *found, DROPOUT)
+        return lambda launch: (attention.attend_kernel_backward(*needed, **{which: launch}),)
 
     shape = f"{place.num_tokens:,} in {length}s, {place.num_heads} x {HEAD_SIZE}"
     once = 4.0 * place.num_tokens * length * place.num_heads * HEAD_SIZE
@@ -246,43 +255,48 @@ def block_launches(own: BlockLaunch, *, columns: tuple[int, ...]) -> tuple[Launc
 
 
 def gelu_cases(width: int, place: Place) -> list[Case]:
-    def forward(here: Place) -> Run:
+    def forward(here: Place, *, is_float8: bool = False) -> Run:
         x, bias = here.draw(here.num_tokens, width), here.draw(width, dtype=torch.float32)
-        return lambda launch: (gelu.bias_gelu_forward(x, bias, False, launch=launch),)
+        return lambda launch: (
+            gelu.bias_gelu_forward(x, bias, False, is_float8=is_float8, launch=launch),
+        )
 
-    def backward(here: Place) -> Run:
+    def backward(here: Place, *, is_float8: bool = False) -> Run:
         x, bias = here.draw(here.num_tokens, width), here.draw(width, dtype=torch.float32)
-        gradient = x.flip(0)
-        return lambda launch: gelu.bias_gelu_backward(gradient, x, bias, False, launch=launch)
+        needed = (x.flip(0), x, bias, False)
+        scale = find_scale(x) if is_float8 else None
+        return lambda launch: flatten(gelu.bias_gelu_backward(*needed, scale=scale, launch=launch))
 
     shape, numbers = f"{place.num_tokens:,} x {width:,}", 1.0 * place.num_tokens * width
-    back = block_launches(gelu.LAUNCH, columns=(128, 256, 512))
-    there = own_first(gelu.LAUNCH, (one for one in back if one[3] == gelu.LAUNCH.max_programs))
-    return [
-        Case("gelu backward", shape, back, backward, 6 * numbers, "GB/s"),
-        Case("gelu forward", shape, there, forward, 4 * numbers, "GB/s"),
-    ]
+    cases = []
+    for own, is_float8 in ((gelu.LAUNCH, False), (gelu.LAUNCH8, True)):
+        back = block_launches(own, columns=(128, 256, 512))
+        there = own_first(own, (one for one in back if one[3] == own.max_programs))
+        name, bytes_there, bytes_back = (EIGHT, 3, 9) if is_float8 else ("", 4, 6)
+        make = in_eight if is_float8 else as_is
+        cases += [
+            Case(f"gelu backward{name}", shape, back, make(backward), bytes_back * numbers, "GB/s"),
+            Case(f"gelu forward{name}", shape, there, make(forward), bytes_there * numbers, "GB/s"),
+        ]
+    return cases
 
 
-def sum_case(size: int, place: Place) -> Case:
-    """The gradient of the bias of queries and values."""
+def sum_cases(size: int, place: Place) -> list[Case]:
+    """The gradient of the bias of queries and values; and a copy of all in eight bits."""
 
-    def make(here: Place) -> Run:
+    def make(here: Place, *, is_float8: bool = False) -> Run:
         d_qkv = here.draw(here.num_tokens, 3, size // HEAD_SIZE, HEAD_SIZE)
-        return lambda launch: (sums.sum_tokens(d_qkv, launch=launch),)
+        scale = find_scale(d_qkv) if is_float8 else None
+        return lambda launch: flatten(sums.sum_tokens(d_qkv, scale=scale, launch=launch))
 
-    own = sums.LAUNCH
-    launches = own_first(
-        own,
-        (
-            BlockLaunch(rows, columns, num_warps, count)
-            for rows, columns, num_warps, count in product(
-                (32, 64, 128), (64, 128), (4, 8), (32, 64, 128)
-            )
-        ),
-    )
-    moved = 4.0 * place.num_tokens * size
-    return Case("sums of tokens", f"{place.num_tokens:,} x {size:,}", launches, make, moved, "GB/s")
+    shape, numbers = f"{place.num_tokens:,} x {size:,}", 1.0 * place.num_tokens * size
+    alone = (BlockLaunch(*one) for one in product((32, 64, 128), (64, 128), (4, 8), (32, 64, 128)))
+    copied = (BlockLaunch(*one) for one in product((8, 16, 32), (128, 256), (4, 8), (64, 128, 256)))
+    there, back = own_first(sums.LAUNCH, alone), own_first(sums.COPY_LAUNCH, copied)
+    return [
+        Case("sums of tokens", shape, there, make, 4 * numbers, "GB/s"),
+        Case(f"sums of tokens{EIGHT}", shape, back, in_eight(make), 9 * numbers, "GB/s"),
+    ]
 
 
 def loss_case(place: Place) -> Case:
@@ -314,58 +328,19 @@ def loss_case(place: Place) -> Case:
     return Case("loss and a copy", shape, launches, make, moved * place.num_pieces, "GB/s")
 
 
-# --- products, which cuBLASLt launches: of eight bits beside those of sixteen ---
-
-WAYS = (ProductWay(16, False), ProductWay(8, True), ProductWay(8, False))
-ENDINGS = {"qkv": ADD_BIAS, "out": NO_ENDING, "up": GELU_BIAS_SAVED, "up without gelu": ADD_BIAS}
-
-
-def product_case(name: str, size: int, width: int, place: Place) -> Case:
-    def make(here: Place) -> Run:
-        x, bias = here.draw(here.num_tokens, size), here.draw(width)
-        half, eight = cast_weight(here.draw(width, size, dtype=torch.float32) / size**0.5, x.dtype)
-        given = {16: (x, half), 8: (quantise(x), eight)}
-        out, wide = x.new_empty(2, here.num_tokens, width)
-
-        def run(way: ProductWay) -> tuple[Tensor, ...]:
-            rows, weight = given[way.num_bits]
-            product = forward_product(rows, weight, ENDINGS[name])._replace(is_fast=way.is_fast)
-            has_bias, has_gelu = product.ending != NO_ENDING, product.ending == GELU_BIAS_SAVED
-            plan_of(product).run(
-                weight,
-                rows,
-                out,
-                bias=bias if has_bias else None,
-                wide=wide if has_gelu else None,
-            )
-            return (out, wide) if has_gelu else (out,)
-
-        return run
-
-    work = 2.0 * place.num_tokens * size * width
-    shape = f"{place.num_tokens:,} x {size:,} x {width:,}"
-    return Case(f"product {name}", shape, WAYS, make, work, "TFLOP/s", furthest=0.08)
-
-
-def product_cases(size: int, place: Place) -> list[Case]:
-    widths = {"qkv": 3 * size, "out": size, "up": 4 * size, "up without gelu": 4 * size}
-    return [product_case(name, size, width, place) for name, width in widths.items()]
-
-
 def make_cases(place: Place) -> list[Case]:
     """What matters most comes first."""
-    products = [case for size in (768, 1024) for case in product_cases(size, place)]
     return [
         *norm_cases(1024, place),
         *attention_cases(512, place),
-        *(products if place.device == "cuda" else ()),  # cuBLASLt's
         *attention_cases(128, place),
         *norm_cases(768, place),
-        sum_case(768, place),
+        *sum_cases(768, place),
         *embedding_cases(768, place),
         loss_case(place),
         *norm_cases(512, place),
         *gelu_cases(3072, place),
-        sum_case(1024, place),
+        *sum_cases(1024, place),
+        *gelu_cases(4096, place),
         *embedding_cases(1024, place),
     ]

@@ -4,7 +4,7 @@
     python benchmarks/train_step.py --device cuda --full --compile transformers --tokens 65536 \
         --precisions bf16 fp8 --sizes base:128 base:512 large:128
     ... --who bertie --graphs           # without the peer; also with the encoder played
-    ... --precisions bf16 fp8           # ours, also with eight bits in the forward pass
+    ... --precisions bf16 fp8           # ours, also with products of eight bits
 
 A step is forward, loss (MLM + NSP), backward, clip to 1.0 and torch's fused AdamW with decay on
 matrices only; dropout is 0.1. The instances are those that the loader makes, with their mix of

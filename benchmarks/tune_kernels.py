@@ -4,11 +4,10 @@
     python benchmarks/tune_kernels.py --only norm attention
 
 A launch is how many rows, columns, queries or keys a program takes, on how many warps and with how
-many registers (src/bertie/kernels/launch.py); of the forward pass's products, sixteen or eight
-bits. Each is measured as the median over 50 ms with an empty cache, and its result compared with
-that of the kernel's own launch: what is further away than rounding can explain is not counted.
-Launches are compiled by several processes at once, before they are measured. Nothing is changed: a
-better launch is for a person to write down.
+many registers (src/bertie/kernels/launch.py). Each is measured as the median over 50 ms with an
+empty cache, and its result compared with that of the kernel's own launch: what is further away than
+rounding can explain is not counted. Launches are compiled by several processes at once, before they
+are measured. Nothing is changed: a better launch is for a person to write down.
 """
 
 import argparse

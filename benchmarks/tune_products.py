@@ -3,8 +3,8 @@
     python benchmarks/tune_products.py                      # base and large, 65,536 tokens
     python benchmarks/tune_products.py --sizes 768 --ways 24
 
-The eight products of a layer that bertie.kernels.ways chooses ways for, and the three of them that
-can be of eight bits, each in all ways that the library suggests, and as torch does it where it can.
+The eight products of a layer that bertie.kernels.ways chooses ways for, of sixteen and of eight
+bits, each in all ways that the library suggests, and as torch does it where it can.
 All ways of a product take turns, as they do when one is chosen; "=" marks those that give the same
 bits as the first, of which it is chosen.
 """
@@ -33,7 +33,7 @@ from bertie.kernels.cublaslt import (
     Way,
     library,
 )
-from bertie.kernels.float8 import cast_weight, quantise
+from bertie.kernels.float8 import cast_weight, find_scale, quantise, quantise_slope_plain
 from bertie.kernels.products import back_product, forward_product
 from bertie.kernels.ways import list_equal, take_turns
 
@@ -51,6 +51,7 @@ class Case(NamedTuple):
     torch: Callable[[], Any] | None = None
     bias: Tensor | None = None
     wide: Tensor | None = None
+    scale: Tensor | None = None
 
     def make_out(self) -> Tensor:
         """As the library writes it: what it counts as columns are rows here."""
@@ -80,10 +81,22 @@ def make_cases(size: int, num_tokens: int) -> list[Case]:
     for name, (i, o) in widths.items():
         x, gradient, weight = draw(num_tokens, i), draw(num_tokens, o), draw(o, i) * i**-0.5
         cases += [forward_case(name, x, weight), back_case(name, gradient, weight)]
-        if name != "down":  # gelu's rows are not copied to eight bits
-            eight = forward_case(name, quantise(x), cast_weight(weight, torch.bfloat16)[1])
-            cases.append(eight._replace(name=f"{eight.name}, eight bits", torch=None))
+        cases += eight_cases(name, x, gradient, weight)
     return cases
+
+
+def eight_cases(name: str, x: Tensor, gradient: Tensor, weight: Tensor) -> list[Case]:
+    """gelu and its slope are no part of these."""
+    eight, turned = cast_weight(weight)
+    bias = draw(len(weight)) if name in ("qkv", "up") else None
+    ahead = forward_product(quantise(x), eight, NO_ENDING if bias is None else ADD_BIAS)
+    scale = find_scale(gradient)
+    slope = quantise_slope_plain(gradient, scale)
+    back = forward_product(slope, turned, NO_ENDING)._replace(is_added=name in ("qkv", "up"))
+    return [
+        Case(f"forward {name}, eight bits", ahead, eight, quantise(x), bias=bias),
+        Case(f"back {name}, eight bits", back, turned, slope, scale=scale[1:]),
+    ]
 
 
 def forward_case(name: str, x: Tensor, weight: Tensor) -> Case:  # (T, I), (O, I)
@@ -115,7 +128,7 @@ def back_case(name: str, gradient: Tensor, weight: Tensor) -> Case:  # (T, O), (
 def measure(case: Case, most: int) -> dict[str, float]:
     """Milliseconds by way, the fastest first."""
     plan = Plan(case.product)
-    plan.point(case.bias, case.wide)
+    plan.point(case.bias, case.wide, case.scale)
     ways, out = plan.suggest(most), case.make_out()
     equal = {bytes(way) for way in list_equal(plan, case.a, case.b, out, case.wide, most)}
     runs: dict[str, Callable[[], Any]] = {} if case.torch is None else {"torch": case.torch}
@@ -165,9 +178,14 @@ def main() -> None:
         print(f"hidden size {size}")
         cases = make_cases(size, options.tokens)
         rows = [show(case, measure(case, options.ways)) for case in cases]
-        half = [row for case, row in zip(cases, rows, strict=True) if not case.product.is_float8]
-        first, chosen = (sum(row[name] for row in half) for name in ("first", "chosen"))
-        print(f"  a layer in bf16: first {first:.3f} ms, chosen {chosen:.3f}")
+        for kind, is_float8 in (("bf16", False), ("eight bits", True)):
+            own = [
+                row
+                for case, row in zip(cases, rows, strict=True)
+                if case.product.is_float8 is is_float8
+            ]
+            first, chosen = (sum(row[name] for row in own) for name in ("first", "chosen"))
+            print(f"  a layer in {kind}: first {first:.3f} ms, chosen {chosen:.3f}")
         result[str(size)] = rows
     about = machine.describe("torch")
     print("saved", machine.save("tune-products-cuda", about, result))

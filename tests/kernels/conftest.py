@@ -29,14 +29,18 @@ def mend_interpreter() -> None:
 
 
 def mend_eight_bits() -> None:
-    """Triton's interpreter loses what is carried when a number is rounded up to a power of two."""
+    """Triton's interpreter loses what is carried when a number is rounded up to a power of two, and
+    does not stop at the largest number, as GPUs do."""
     original = interpreter.InterpreterBuilder.create_fp_to_fp
 
     def convert(self, source, wanted, rounding):
-        if wanted.scalar != tl.float8e4nv:
+        eight = {tl.float8e4nv: torch.float8_e4m3fn, tl.float8e5: torch.float8_e5m2}
+        if wanted.scalar not in eight:
             return original(self, source, wanted, rounding)
         values = torch.from_numpy(np.asarray(source.data, dtype=np.float32))
-        rounded = values.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+        dtype = eight[wanted.scalar]
+        largest = torch.finfo(dtype).max
+        rounded = values.clamp(-largest, largest).to(dtype).view(torch.uint8).numpy()
         return interpreter.TensorHandle(rounded, wanted.scalar)
 
     interpreter.InterpreterBuilder.create_fp_to_fp = convert

@@ -1,7 +1,7 @@
 """What only the compiler finds: Triton's interpreter takes code that no GPU's compiler does.
 
-Kernels of attention and of an LSTM are compiled for an H100, which needs none; in a process of its
-own, as the interpreter was asked for in this one.
+Kernels of attention, of an LSTM and those that copy rows to eight bits are compiled for an H100,
+which needs none; in a process of its own, as the interpreter was asked for in this one.
 """
 
 import os
@@ -14,18 +14,19 @@ PROGRAM = """
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from bertie.kernels import attention, attention_programs, lstm
+from bertie.kernels import attention, attention_programs, float8, gelu, lstm, norm, sums
 from bertie.kernels.chance import chance_of
 
 HEADS, SIZE = 2, 64
 NUMBERS = {"num_tokens": "i32", "num_rows": "i32", "num_sequences": "i32", "scale": "fp32"}
+NUMBERS |= {"num_parts": "i32", "eps": "fp32"}
 INDICES = ("bounds", "asking", "seed")
-SUMS = ("log_sums", "levels", "cells")
+SUMS = ("log_sums", "levels", "cells", "sums")
 
 
-def type_of(name):
-    if name in NUMBERS:
-        return NUMBERS[name]
+def type_of(name, special):
+    if name in special or name in NUMBERS:
+        return special.get(name) or NUMBERS[name]
     return "*i64" if name in INDICES else "*fp32" if name in SUMS else "*bf16"
 
 
@@ -41,9 +42,9 @@ def compile_one(kernel, launch, is_apart, is_left=False):
     print(kernel.__name__, is_apart, is_left)
 
 
-def make(kernel, known, options, most=232_448):
+def make(kernel, known, options, most=232_448, **special):
     names = kernel.arg_names
-    types = {name: "constexpr" if name in known else type_of(name) for name in names}
+    types = {name: "constexpr" if name in known else type_of(name, special) for name in names}
     constants = {(names.index(name),): known[name] for name in names if name in known}
     # As they are launched: from multiples of 16 bytes on, memory is read ahead into shared memory.
     hints = [["tt.divisibility", 16]]
@@ -52,6 +53,7 @@ def make(kernel, known, options, most=232_448):
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
     assert len(made.asm["cubin"]) > 1000
     assert made.metadata.shared <= most, f"{kernel.__name__}: {made.metadata.shared} bytes"
+    return made
 
 
 a, programs = attention, attention_programs
@@ -73,6 +75,37 @@ for kernel in (lstm.recur_forward, lstm.recur_backward):
         most = 4 * size * size * 2 + lstm.SPARE_BYTES if is_held else 100_000
         make(kernel, known, {"num_warps": own.num_warps, "num_stages": own.num_stages}, most)
         print(kernel.__name__, size, is_held)
+
+
+def copy_rows(kernel, launch, switch, known, **special):
+    # Rows and their copies lie in the same threads: to copy sends nothing through shared memory.
+    known = known | {"ROWS": launch.rows} | ({"COLUMNS": launch.columns} if len(launch) > 3 else {})
+    special = dict.fromkeys(("statistics", "weight", "bias", "shift"), "*fp32") | special
+    found, alone = (
+        make(kernel, known | {switch: is_on}, {"num_warps": launch.num_warps}, **special)
+        .asm["ttgir"].count("ttg.convert_layout")
+        for is_on in (True, False)
+    )
+    assert found <= alone, f"{kernel.__name__}: {found} conversions, {alone} without a copy"
+    print(kernel.__name__, found)
+
+
+ahead, slope = {"copy": "*fp8e4nv"}, {"copy": "*fp8e5", "scale": "*fp32"}
+for size in (512, 768, 1024):
+    known = {"SIZE": size, "WIDTH": norm.width_of(size)} | chance_of(0.1)
+    copy_rows(norm.norm_backward, norm.backward_launch(size), "IS_COPIED", known, **slope)
+    known |= {"IS_SAVED": True}
+    copy_rows(norm.norm_forward, norm.launch_of(size), "IS_COPIED", known, **ahead)
+known = {"SIZE": 3072, "IS_TANH": False}
+copy_rows(gelu.gelu_forward, gelu.LAUNCH8, "IS_FLOAT8", known, out="*fp8e4nv")
+copy_rows(gelu.gelu_backward, gelu.LAUNCH8, "IS_FLOAT8", known, **slope)
+copy_rows(sums.add_columns, sums.COPY_LAUNCH, "IS_COPIED", {"SIZE": 2304}, **slope)
+small = {"num_warps": 4}
+make(float8.cast, {"BLOCK": float8.BLOCK}, small, eight="*fp8e4nv", count="i32")
+make(float8.add_squares, {"BLOCK": float8.BLOCK}, small, count="i32")
+make(float8.choose_scale, {"PARTS": 1024}, small, scale="*fp32", count="fp32")
+tiles = {"NUM_ROWS": 768, "NUM_COLUMNS": 3072, "SCALE": 16.0, "TILE": float8.TILE}
+make(float8.cast_tiles, tiles, small, weight="*fp32", eight="*fp8e4nv", turned="*fp8e4nv")
 """
 
 
@@ -87,4 +120,4 @@ def test_kernels_compile_for_a_gpu(tmp_path):
         check=False,
     )
     assert found.returncode == 0, found.stderr[-2000:]
-    assert len(found.stdout.splitlines()) == 17
+    assert len(found.stdout.splitlines()) == 26

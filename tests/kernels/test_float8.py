@@ -1,20 +1,27 @@
 """Eight bits: kernels make the copies that torch makes, which stay near what they are of."""
 
+import numpy as np
 import pytest
 import torch
 
-from bertie.kernels import Switch, can_use_float8, has_float8
+from bertie.kernels import Switch, can_use_float8, has_float8, layer_operation
 from bertie.kernels.float8 import (
     FLOAT8,
     LARGEST,
+    LARGEST_SLOPE,
     ROW_SCALE,
+    SLOPE8,
+    SLOPE_LEVEL,
     UNSCALE,
     WEIGHT_SCALE,
     cast_weight,
+    find_scale,
+    go_back_plain,
     leave_copy,
     linear_plain,
     quantise,
     quantise_plain,
+    quantise_slope_plain,
     take_copy,
 )
 from bertie.model import encoder
@@ -36,12 +43,42 @@ def test_rows_are_those_of_torch(num_rows, size, dtype, device):
     assert error_of(copy.float() / ROW_SCALE, x) < 0.04
 
 
-def test_weights_come_in_half_precision_and_in_eight_bits(device):
-    weight = draw(48, 80, scale=0.02).to(device)
-    half, eight = cast_weight(weight, torch.float16)
-    assert torch.equal(half, weight.half())
+@pytest.mark.parametrize("shape", [(48, 80), (64, 64), (16, 192), (1, 65)])
+def test_weights_come_as_they_are_and_transposed(shape, device):
+    weight = draw(*shape, scale=0.02).to(device)
+    eight, turned = cast_weight(weight)
+    assert turned.is_contiguous() and torch.equal(turned.float(), eight.float().T)
     assert error_of(eight.float(), quantise_plain(weight, WEIGHT_SCALE).float()) < 1e-3
     assert error_of(eight.float() / WEIGHT_SCALE, weight) < 0.03
+
+
+@pytest.mark.parametrize("size", [1e-9, 1e-4, 1.0, 300.0])
+@pytest.mark.parametrize("shape", [(1, 16), (37, 96), (130, 768)])
+def test_a_gradients_scale_brings_it_to_its_level(shape, size, device):
+    gradient = draw(*shape, scale=size).to(device)
+    scale, inverse = find_scale(gradient).tolist()
+    assert scale * inverse == 1 and np.frexp(scale)[0] == 0.5  # a power of two
+    level = scale * float(gradient.square().mean().sqrt())
+    assert SLOPE_LEVEL / 2 * 0.99 < level < SLOPE_LEVEL * 1.01
+
+
+def test_a_gradient_of_few_rows_keeps_all_of_them(device):
+    """As that of a last layer of which few rows are read: the mean is that of zeros, nearly."""
+    gradient = torch.zeros(20_000, 32)
+    gradient[7] = draw(32, scale=1e-7)
+    found = quantise_slope_plain(gradient, find_scale(gradient.to(device)).cpu())
+    assert error_of(found.float(), find_scale(gradient.to(device)).cpu()[0] * gradient) < 0.1
+
+
+def test_a_gradient_of_zeros_has_a_scale_too(device):
+    assert find_scale(torch.zeros(3, 16, device=device)).tolist() == [1, 1]
+
+
+def test_a_gradient_that_is_no_number_stays_so(device):
+    gradient = draw(5, 32)
+    gradient[2, 3] = torch.nan
+    scale = find_scale(gradient.to(device)).cpu()
+    assert quantise_slope_plain(gradient, scale).float().isnan().any()
 
 
 def test_what_is_too_large_becomes_the_largest(device):
@@ -59,10 +96,20 @@ def test_a_product_of_eight_bits_is_near_that_of_all():
     assert error_of(linear_plain(*eight, bias, torch.float32), wanted) < 0.05
 
 
-def test_a_copy_is_taken_once_and_made_where_there_is_none(device):
+def test_a_product_with_a_gradient_of_eight_bits_is_near_that_of_all():
+    gradient, weight = draw(50, 64, scale=1e-6), draw(64, 32, scale=0.1, seed=1)
+    scale = torch.tensor([2.0**21, 2.0**-21])
+    slope = quantise_slope_plain(gradient, scale)
+    assert slope.dtype == SLOPE8 and torch.finfo(SLOPE8).max == LARGEST_SLOPE
+    turned = quantise_plain(weight.T.contiguous(), WEIGHT_SCALE)
+    found = go_back_plain(slope, scale, turned, torch.float32)
+    assert error_of(found, gradient @ weight) < 0.1
+
+
+def test_a_copy_is_taken_once(device):
     x, other = draw(4, 32).to(device), torch.zeros(4, 32, dtype=FLOAT8, device=device)
     assert take_copy(leave_copy(x, other)) is other
-    assert torch.equal(take_copy(x).float(), quantise(x).float())
+    assert take_copy(x) is None
     assert leave_copy(x, None) is x and not x.__dict__
 
 
@@ -88,7 +135,7 @@ def test_layers_of_a_model_pass_copies_on(monkeypatch):
     monkeypatch.setattr(encoder, "can_encode", lambda x, num_heads: True)
     monkeypatch.setattr(encoder, "can_use_float8", lambda x, width: True)
     casts = []
-    monkeypatch.setattr("bertie.kernels.float8.quantise", lambda x: casts.append(x) or quantise(x))
+    monkeypatch.setattr(layer_operation, "quantise", lambda x: casts.append(x) or quantise(x))
     found = model.encode(*packed)
     assert 1e-4 < error_of(found, wanted) < 0.05
     assert len(casts) == 1

@@ -23,7 +23,7 @@ def test_of_norms(device):
             residual, y, bias, weight, shift, seed, 0.1, 1e-12, is_saved=True, launch=launch
         )
         back = add_norm_backward(y, summed, statistics, weight, seed, 0.1, launch=launch)
-        answers.append([out, *back])
+        answers.append([out, back[0], back[1].half, back[2]])
     check_close(*answers, torch.float16)
 
 
@@ -40,12 +40,12 @@ def test_of_attention(device):
         back = attend_kernel_backward(
             gradient, qkv, bounds, 150, seed, out, log_sums, 0.1, launch=launch, key_launch=launch
         )
-        answers.append([out, log_sums, back[0], back[1][[0, 2]]])
+        answers.append([out, log_sums, back])
     check_close(*answers, torch.float16)
 
 
 def test_of_sums(device):
     rows = torch.randn(300, 3, 2, 32, generator=torch.Generator().manual_seed(0)).to(device)
     launch = BlockLaunch(rows=16, columns=32, num_warps=4, max_programs=2)
-    wanted, found = sum_tokens(rows), sum_tokens(rows, launch=launch)
+    wanted, found = sum_tokens(rows)[1], sum_tokens(rows, launch=launch)[1]
     check_close([found[[0, 2]]], [wanted[[0, 2]]], torch.float32)

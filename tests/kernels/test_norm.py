@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from bertie.kernels.float8 import FLOAT8, quantise
+from bertie.kernels.float8 import FLOAT8, find_scale, quantise, quantise_slope_plain
 from bertie.kernels.norm import add_norm_backward, add_norm_forward, add_norm_plain
 from tests.kernels.closeness import check_close
 
@@ -29,7 +29,7 @@ def test_forward_and_backward_are_the_twins(num_rows, size, dropout, dtype, devi
         gradient.to(device), summed, statistics, moved[3], moved[5], dropout
     )
     gradients = [inputs[place].grad for place in (0, 1, 3, 4, 2)]
-    check_close([out, d_residual, d_y, *sums], [wanted, *gradients], dtype)
+    check_close([out, d_residual, d_y.half, *sums], [wanted, *gradients], dtype)
 
 
 def test_the_copy_in_eight_bits_is_of_the_rows_as_they_are_stored(dtype, device):
@@ -41,6 +41,22 @@ def test_the_copy_in_eight_bits_is_of_the_rows_as_they_are_stored(dtype, device)
     out, *_ = add_norm_forward(*settings, is_saved=True, copy=copy)
     assert torch.equal(copy.float(), quantise(out).float())
     check_close([out], [add_norm_forward(*settings, is_saved=True)[0]], dtype)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_a_gradients_copy_in_eight_bits_is_of_what_is_stored(dropout, dtype, device):
+    residual, y, gradient, bias, weight, shift = (p.to(device) for p in make(37, 96, dtype))
+    seed = torch.tensor([3], device=device)
+    given = (residual, y, bias, weight, shift, seed, dropout, 1e-12)
+    _, summed, statistics = add_norm_forward(*given, is_saved=True)
+    back = (gradient, summed, statistics, weight, seed, dropout)
+    wanted = add_norm_backward(*back)
+    scale = find_scale(gradient)
+    found = add_norm_backward(*back, scale=scale)
+    assert wanted[1].eight is None and found[1].scale is scale
+    check_close([found[0], found[1].half, found[2]], [wanted[0], wanted[1].half, wanted[2]], dtype)
+    twin = quantise_slope_plain(found[1].half, scale)
+    assert torch.equal(found[1].eight.float(), twin.float())
 
 
 def test_nothing_is_saved_where_there_is_no_backward_pass(device):

@@ -5,18 +5,27 @@ import torch
 import torch.nn.functional as F
 
 from bertie.kernels import cublaslt, has_float8, ways
-from bertie.kernels.float8 import FLOAT8, cast_weight, linear_plain, quantise
+from bertie.kernels.float8 import (
+    Slope,
+    cast_weight,
+    find_scale,
+    go_back_plain,
+    linear_plain,
+    quantise,
+    quantise_slope_plain,
+)
 from bertie.kernels.products import (
     add_back,
+    add_back8,
     can_fuse_gelu,
     find_plan,
     forward_product,
     gelu_linear,
     go_back,
+    go_back8,
     linear,
     linear8,
     matrix_gradient,
-    plan_of,
     times_gelu_slope,
 )
 from tests.kernels.closeness import check_close
@@ -100,42 +109,33 @@ def draw8(num_tokens, size, width):
     x = torch.randn(num_tokens, size, generator=generator).cuda().bfloat16()
     weight = (size**-0.5 * torch.randn(width, size, generator=generator)).cuda()
     bias = torch.randn(width, generator=generator).cuda().bfloat16()
-    return quantise(x), cast_weight(weight, torch.bfloat16)[1], bias
+    gradient = 1e-5 * torch.randn(num_tokens, width, generator=generator).cuda().bfloat16()
+    return x, cast_weight(weight), bias, gradient
 
 
 @needs_eight_bits
 @pytest.mark.parametrize("num_tokens, size, width", EIGHT_BIT_SHAPES)
 def test_products_of_eight_bits_are_the_twins(num_tokens, size, width):
-    x, weight, bias = draw8(num_tokens, size, width)
+    x, (weight, _), bias, _ = draw8(num_tokens, size, width)
+    eight = quantise(x)
     for one in (None, bias):
         wanted = linear_plain(
-            x.cpu(), weight.cpu(), None if one is None else one.cpu(), torch.float
+            eight.cpu(), weight.cpu(), None if one is None else one.cpu(), torch.float
         )
-        found = linear8(x, weight, one, torch.bfloat16)
+        found = linear8(eight, weight, one, torch.bfloat16)
         assert found.dtype == torch.bfloat16
         check_close([found], [wanted], torch.bfloat16)
 
 
 @needs_eight_bits
-@pytest.mark.parametrize("has_ending", [True, False])
 @pytest.mark.parametrize("num_tokens, size, width", EIGHT_BIT_SHAPES)
-def test_gelu_of_a_product_of_eight_bits(num_tokens, size, width, has_ending, monkeypatch):
-    """Inside the product, or behind it where the library cannot."""
-    x, weight, bias = draw8(num_tokens, size, width)
-    assert can_fuse_gelu(x, width) and not can_fuse_gelu(x, width + 8)
-    if not has_ending:
-        for ending in (cublaslt.GELU_BIAS, cublaslt.GELU_BIAS_SAVED):
-            monkeypatch.setattr(plan_of(forward_product(x, weight, ending)), "way", None)
-    active, wide = gelu_linear(x, weight, bias, is_saved=True)
-    alone, _ = gelu_linear(x, weight, bias, is_saved=False)
-    exact = linear_plain(x.cpu(), weight.cpu(), bias.cpu(), torch.float)
-    wanted = F.gelu(exact, approximate="tanh")
-    check_close([active, alone, wide], [wanted, wanted, exact], torch.bfloat16)
-
-
-@needs_eight_bits
-def test_the_library_ends_a_product_of_eight_bits_with_gelu():
-    """If this fails, all works, but gelu takes a pass of its own."""
-    x, weight, _ = draw8(1024, 768, 3072)
-    assert x.dtype == FLOAT8
-    assert plan_of(forward_product(x, weight, cublaslt.GELU_BIAS_SAVED)).way is not None
+def test_products_with_gradients_of_eight_bits_are_the_twins(num_tokens, size, width):
+    x, (_, turned), _, gradient = draw8(num_tokens, size, width)
+    scale = find_scale(gradient)
+    slope = Slope(gradient, quantise_slope_plain(gradient, scale), scale)
+    wanted = go_back_plain(slope.eight.cpu(), scale.cpu(), turned.cpu(), torch.float)
+    check_close([go_back8(slope, turned)], [wanted], torch.bfloat16)
+    total = 1e-5 * x
+    before = total.cpu().float()
+    assert add_back8(total, slope, turned) is total
+    check_close([total], [before + wanted], torch.bfloat16)

@@ -62,7 +62,7 @@ class PlayedPlan:
     def adopt(self, way):
         return None if way == 2 and self.product.n == 60_003 else way
 
-    def point(self, bias, wide):
+    def point(self, bias, wide, scale):
         pass
 
     def launch(self, way, a, b, out):
@@ -191,7 +191,7 @@ def test_a_choice_changes_no_bit(ending):
         product = product or forward_product(rows, weight, ending)
         wide = draw(product.n, product.m) if ending in (GELU_BIAS_SAVED, GELU_SLOPE) else None
         plan = Plan(product)
-        plan.point(bias, wide)
+        plan.point(bias, wide, None)
         return plan, rows, rows.new_zeros(product.n, product.m), wide
 
     plan, rows, out, wide = make(20_000)

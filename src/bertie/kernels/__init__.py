@@ -18,7 +18,7 @@ class Switch:
     """Whether kernels are used where they can be; off, to compare with the plain way."""
 
     is_on = True
-    is_float8 = False  # products of eight bits in the layers' forward pass
+    is_float8 = False  # products of eight bits in the layers, but for gradients of matrices
 
 
 def can_use(x: Tensor) -> bool:

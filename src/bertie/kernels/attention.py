@@ -23,7 +23,7 @@ from bertie.kernels.attention_programs import (
 )
 from bertie.kernels.chance import chance_of, find_kept_pairs_plain, mix_plain
 from bertie.kernels.launch import TileLaunch
-from bertie.kernels.sums import add_rows, sum_tokens
+from bertie.kernels.sums import add_rows
 
 BLOCK = 128
 LOG2_E = 1.4426950408889634
@@ -157,8 +157,8 @@ def attend_kernel_backward(
     is_left: bool = False,
     launch: TileLaunch | None = None,
     key_launch: TileLaunch | None = None,
-) -> tuple[Tensor, Tensor]:  # (T, H, K), (T, 3, H, K), ... -> (T, 3, H, K), (3, H, K)
-    """Gradients of the queries, keys and values, and their sums over the tokens.
+) -> Tensor:  # (T, H, K), (T, 3, H, K), ... -> (T, 3, H, K)
+    """Gradients of the queries, keys and values.
 
     Sequences of more than BLOCK tokens need two kernels; the second has a launch of its own.
     """
@@ -176,7 +176,7 @@ def attend_kernel_backward(
             launch=launch or QUERIES_LAUNCH,
             key_launch=key_launch or keys_launch(size),
         )
-        return d_qkv, sum_tokens(d_qkv)
+        return d_qkv
     attend_backward[((len(bounds) - 1) * heads,)](
         gradient,
         qkv,
@@ -193,7 +193,7 @@ def attend_kernel_backward(
         **chance_of(dropout),
         **settings_of(launch or backward_launch(longest, size)),
     )
-    return d_qkv, sum_tokens(d_qkv)
+    return d_qkv
 
 
 def attend_apart_backward(

@@ -27,13 +27,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from bertie.kernels.float8 import UNSCALE
+from bertie.kernels.float8 import UNSCALE, WEIGHT_SCALE
 
 WORKSPACE = 32 * 2**20  # bytes
 
 # Numbers of cublasLt.h and library_types.h.
-FLOAT32, BFLOAT16, E4M3, COMPUTE_FLOAT32 = 0, 14, 28, 68
-TRANSPOSE_A, ENDING, BIAS, GELU_INPUT, GELU_STRIDE, FAST_SUMS = 3, 7, 8, 11, 12, 25
+FLOAT32, BFLOAT16, E4M3, E5M2, COMPUTE_FLOAT32 = 0, 14, 28, 29, 68
+TRANSPOSE_A, ENDING, BIAS, GELU_INPUT, GELU_STRIDE, SCALE_OF_B, FAST_SUMS = 3, 7, 8, 11, 12, 18, 25
 MAX_WORKSPACE = 1
 NO_ENDING, ADD_BIAS, GELU_BIAS, GELU_BIAS_SAVED, GELU_SLOPE = 1, 4, 36, 164, 192
 
@@ -49,8 +49,7 @@ class Product(NamedTuple):
     device: int
     # Of eight bits, scaled as bertie.kernels.float8 does; a must be transposed then.
     is_float8: bool = False
-    # Sums of fewer bits, but of more than the products have; for eight bits alone.
-    is_fast: bool = True
+    is_slope: bool = False  # b is a gradient in eight bits: e5m2, its scale on the device
     is_added: bool = False  # to what is in `out`
 
     @property
@@ -105,10 +104,11 @@ class Plan:
             self.set(GELU_STRIDE, c_int64(p.m))
         kind = E4M3 if p.is_float8 else BFLOAT16
         if p.is_float8:
-            self.set(FAST_SUMS, c_int8(p.is_fast))
-        self.scale, self.kept = c_float(UNSCALE if p.is_float8 else 1), c_float(p.is_added)
+            self.set(FAST_SUMS, c_int8(True))  # of fewer bits, but of more than the products have
+        unscale = 1 / WEIGHT_SCALE if p.is_slope else UNSCALE
+        self.scale, self.kept = c_float(unscale if p.is_float8 else 1), c_float(p.is_added)
         self.a = layout(p.k, p.m, kind) if p.is_a_transposed else layout(p.m, p.k, kind)
-        self.b = layout(p.k, p.n, kind)
+        self.b = layout(p.k, p.n, E5M2 if p.is_slope else kind)
         self.out = layout(p.m, p.n, BFLOAT16)
 
     def set(self, attribute: int, value: Any) -> None:
@@ -147,12 +147,14 @@ class Plan:
         found.algorithm[:] = way.algorithm[:]
         return found
 
-    def point(self, bias: Tensor | None, wide: Tensor | None) -> None:
-        """Where the next launches find what their ending reads or writes."""
+    def point(self, bias: Tensor | None, wide: Tensor | None, scale: Tensor | None) -> None:
+        """Where the next launches find what their ending reads or writes; and the scale of b."""
         if bias is not None:
             self.set(BIAS, c_void_p(bias.data_ptr()))
         if wide is not None:
             self.set(GELU_INPUT, c_void_p(wide.data_ptr()))
+        if scale is not None:
+            self.set(SCALE_OF_B, c_void_p(scale.data_ptr()))
 
     def launch(self, way: Way, a: Tensor, b: Tensor, out: Tensor) -> int:
         """The library's status: 0 where it could be done."""

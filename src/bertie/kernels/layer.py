@@ -8,9 +8,10 @@ so are the gradients of the weights. `bertie.model.encoder.Layer` is the plain t
 Of the last layer, heads may read some rows only. Then only these ask: every token has a key and a
 value, but all that comes before and behind attention is made of the rows that are kept.
 
-With `is_float8`, three of the four products of the forward pass are of eight bits; their gradients
-are those of the rows and weights in half precision, as without. Rows behind a norm come in eight
-bits from the kernel that makes them, in the same pass.
+With `is_float8`, the products of the forward pass and those that make the gradients of rows are of
+eight bits; the gradients of matrices are made of rows in half precision, as without. Rows and
+gradients come in eight bits from the kernels that make them, in the same pass, but for the mixes of
+attention. A layer of which only some rows are kept has no products of eight bits.
 """
 
 # T tokens of all sequences in a row   N sequences   D hidden size   U feed-forward size
@@ -28,20 +29,22 @@ from bertie.kernels.attention import (
     attend_kernel_backward,
     attend_kernel_forward,
 )
-from bertie.kernels.float8 import FLOAT8, cast_weight, quantise
+from bertie.kernels.float8 import FLOAT8, Slope, cast_weight, find_scale, quantise
 from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
 from bertie.kernels.norm import add_norm_backward, add_norm_forward
 from bertie.kernels.products import (
     add_back,
+    add_back8,
     can_fuse_gelu,
     gelu_linear,
     go_back,
+    go_back8,
     linear,
     linear8,
     matrix_gradient,
     times_gelu_slope,
 )
-from bertie.kernels.sums import add_rows
+from bertie.kernels.sums import add_rows, sum_tokens
 
 
 class LayerWeights(NamedTuple):
@@ -70,7 +73,7 @@ class LayerSettings(NamedTuple):
     eps: float
     is_tanh: bool
     longest: int
-    is_float8: bool = False
+    is_float8: bool = False  # no rows are `kept` then
     is_left: bool = False  # a token sees itself and those before it; no rows are `kept` then
 
 
@@ -94,10 +97,10 @@ class Saved(NamedTuple):
     first_statistics: Tensor  # (2, R)
     middle: Tensor  # (R, D)
     wide: Tensor  # (R, U) before gelu
-    active: Tensor  # (R, U) after
+    active: Tensor  # (R, U) after; with eight bits none, it is made again: (0, U)
     second_sum: Tensor  # (R, D)
     second_statistics: Tensor  # (2, R)
-    qkv_weight: Tensor  # the large weights in the precision of the rows
+    qkv_weight: Tensor  # the large weights in the precision of the rows; or eight bits, transposed
     out_weight: Tensor
     up_weight: Tensor
     down_weight: Tensor
@@ -155,10 +158,10 @@ def sort_kept(kept: Tensor | None, bounds: Tensor) -> Kept | None:  # (R,), (N +
 
 
 class Factor(NamedTuple):
-    """A matrix as it is kept for the backward pass, and as the forward pass multiplies with it."""
+    """A matrix as the forward pass multiplies with it, and as the backward pass does."""
 
-    half: Tensor  # (O, I)
-    used: Tensor  # (O, I) the same, or in eight bits
+    ahead: Tensor  # (O, I)
+    back: Tensor  # the same, or in eight bits: (I, O)
 
 
 class Attended(NamedTuple):
@@ -204,10 +207,10 @@ def forward(
 
     Copies of rows are in eight bits, or none if products are not to be.
     """
+    assert kept is None or not settings.is_float8, "kept rows have no products of eight bits"
     own = sort_kept(kept, bounds)
     first = attend(x, x_copy, bounds, own, seeds, weights, settings, is_saved=is_saved)
-    # Rows that are kept are the last layer's: no layer reads them.
-    second = feed_forward(first, seeds, weights, settings, is_saved=is_saved, is_copied=own is None)
+    second = feed_forward(first, seeds, weights, settings, is_saved=is_saved)
     saved = Saved(
         x=x,
         qkv=first.qkv,
@@ -246,13 +249,13 @@ def attend(
         for weight in (w.qkv, w.out)
     )
     read = x if x_copy is None else x_copy
-    qkv, queries = project(read, kept, qkv_weight.used, w.qkv_bias, dtype, s.num_heads)
+    qkv, queries = project(read, kept, qkv_weight.ahead, w.qkv_bias, dtype, s.num_heads)
     asked = ask(qkv, queries, kept, bounds, s)
     mixed, log_sums = attend_kernel_forward(asked, seeds.shares, s.attention_dropout)
     # In a pass of its own: attention's threads hold pairs of columns, and storing two bytes at a
     # time took 0.15 ms a layer of large, where such a pass moves bytes for 0.05 (docs/log.md).
     read = quantise(mixed.flatten(1)) if s.is_float8 else mixed.flatten(1)
-    attended = multiply(read, out_weight.used, None, dtype)
+    attended = multiply(read, out_weight.ahead, None, dtype)
     copy = place_for_copy(attended, s)
     rows, total, statistics = add_norm_forward(
         choose(x, kept),
@@ -267,7 +270,7 @@ def attend(
         copy=copy,
     )
     made = qkv, queries, log_sums, mixed, total, statistics
-    return Attended(rows, copy, *made, qkv_weight.half, out_weight.half)
+    return Attended(rows, copy, *made, qkv_weight.back, out_weight.back)
 
 
 def feed_forward(
@@ -277,17 +280,20 @@ def feed_forward(
     settings: LayerSettings,
     *,
     is_saved: bool,
-    is_copied: bool,
 ) -> FedForward:
     w, s, dtype = weights, settings, first.rows.dtype
-    up_weight = cast_factor(w.up, dtype, is_float8=s.is_float8, is_saved=is_saved)
-    down_weight = cast_factor(w.down, dtype, is_float8=False, is_saved=is_saved).half
+    up_weight, down_weight = (
+        cast_factor(weight, dtype, is_float8=s.is_float8, is_saved=is_saved)
+        for weight in (w.up, w.down)
+    )
     read = first.rows if first.copy is None else first.copy
     active, wide = widen(
-        read, up_weight.used, w.up_bias, dtype, is_tanh=s.is_tanh, is_saved=is_saved
+        read, up_weight.ahead, w.up_bias, dtype, is_tanh=s.is_tanh, is_saved=is_saved
     )
-    down = linear(active, down_weight, None)
-    copy = place_for_copy(first.rows, s) if is_copied else None
+    down = multiply(active, down_weight.ahead, None, dtype)
+    if s.is_float8:
+        active = wide.new_empty(0, wide.shape[1])
+    copy = place_for_copy(first.rows, s)
     rows, total, statistics = add_norm_forward(
         first.rows,
         down,
@@ -300,7 +306,8 @@ def feed_forward(
         is_saved=is_saved,
         copy=copy,
     )
-    return FedForward(rows, copy, wide, active, total, statistics, up_weight.half, down_weight)
+    made = wide, active, total, statistics
+    return FedForward(rows, copy, *made, up_weight.back, down_weight.back)
 
 
 def project(
@@ -334,7 +341,7 @@ def cast_factor(
     weight: Tensor, dtype: torch.dtype, *, is_float8: bool, is_saved: bool
 ) -> Factor:  # (O, I)
     if is_float8:
-        return Factor(*cast_weight(weight, dtype))
+        return Factor(*cast_weight(weight))
     # A copy even where the precision is the same: what is given back must not be what was given.
     half = weight.to(dtype, copy=is_saved)
     return Factor(half, half)
@@ -366,12 +373,20 @@ def backward(
     w, s, own = weights, settings, sort_kept(kept, bounds)
     if own is not None:
         gradient = gradient[own.order]
+    scale = find_scale(gradient) if s.is_float8 else None
     d_middle, d_down, second_sums = add_norm_backward(
-        gradient, saved.second_sum, saved.second_statistics, w.ffn_norm, seeds.ffn, s.dropout
+        gradient,
+        saved.second_sum,
+        saved.second_statistics,
+        w.ffn_norm,
+        seeds.ffn,
+        s.dropout,
+        scale=scale,
     )
-    d_down_weight = matrix_gradient(d_down, saved.active)
-    d_wide, d_up_weight, d_up_bias = narrow(d_down, w.up_bias, saved, is_tanh=s.is_tanh)
-    add_back(d_middle, d_wide, saved.up_weight)
+    d_wide, d_up_bias, active = narrow(d_down, w.up_bias, saved, is_tanh=s.is_tanh)
+    d_down_weight = matrix_gradient(d_down.half, active)
+    d_up_weight = matrix_gradient(d_wide.half, saved.middle)
+    add_to_rows(d_middle, d_wide, saved.up_weight)
     d_residual, d_attended, first_sums = add_norm_backward(
         d_middle,
         saved.first_sum,
@@ -379,12 +394,13 @@ def backward(
         w.attention_norm,
         seeds.attention,
         s.dropout,
+        scale=scale,
     )
-    d_out_weight = matrix_gradient(d_attended, saved.mixed.flatten(1))
-    d_mixed = go_back(d_attended, saved.out_weight).view_as(saved.mixed)
+    d_out_weight = matrix_gradient(d_attended.half, saved.mixed.flatten(1))
+    d_mixed = bring_to_rows(d_attended, saved.out_weight).view_as(saved.mixed)
     given = d_mixed, d_residual, bounds, seeds.shares, settings, saved
     d_x, d_qkv_weight, d_qkv_bias = (
-        look_back_all(*given) if own is None else look_back_kept(*given, own)
+        look_back_all(*given, scale) if own is None else look_back_kept(*given, own)
     )
     return Gradients(
         x=d_x,
@@ -406,9 +422,10 @@ def look_back_all(
     seed: Tensor,
     settings: LayerSettings,
     saved: Saved,
+    scale: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # (T, H, K), (T, D) -> (T, D), (3 D, D), (3, H, K)
     """From the gradient of the mixes to those of x and of what projects it; of all rows."""
-    d_qkv, d_bias = attend_kernel_backward(
+    slope = attend_kernel_backward(
         gradient,
         saved.qkv,
         bounds,
@@ -419,9 +436,9 @@ def look_back_all(
         settings.attention_dropout,
         is_left=settings.is_left,
     )
-    d_qkv = d_qkv.flatten(1)
-    d_x = add_back(d_residual, d_qkv, saved.qkv_weight)
-    return d_x, matrix_gradient(d_qkv, saved.x), d_bias
+    d_qkv, d_bias = sum_tokens(slope, scale=scale)
+    d_x = add_to_rows(d_residual, d_qkv, saved.qkv_weight)
+    return d_x, matrix_gradient(d_qkv.half, saved.x), d_bias
 
 
 def look_back_kept(
@@ -450,11 +467,19 @@ def look_back_kept(
 
 
 def choose(rows: Tensor, kept: Kept | None) -> Tensor:  # (T, D) -> (R, D)
-    if kept is None:
-        return rows
-    if rows.dtype == FLOAT8:  # of which torch does not everywhere know how to take rows
-        return rows.view(torch.uint8)[kept.rows].view(FLOAT8)
-    return rows[kept.rows]
+    return rows if kept is None else rows[kept.rows]
+
+
+def bring_to_rows(slope: Slope, weight: Tensor) -> Tensor:  # (T, O) -> (T, I)
+    """The gradient of rows, from that of what a matrix has made of them."""
+    return go_back(slope.half, weight) if slope.eight is None else go_back8(slope, weight)
+
+
+def add_to_rows(total: Tensor, slope: Slope, weight: Tensor) -> Tensor:  # (T, I), (T, O)
+    """The same, added to `total` in place."""
+    if slope.eight is None:
+        return add_back(total, slope.half, weight)
+    return add_back8(total, slope, weight)
 
 
 def widen(
@@ -466,20 +491,25 @@ def widen(
     is_tanh: bool,
     is_saved: bool,
 ) -> tuple[Tensor, Tensor]:  # (T, D), (U, D), (U,) -> (T, U), (T, U)
-    """gelu(x weight' + bias), and what gelu was taken of, in `dtype`."""
+    """gelu(x weight' + bias), of eight bits where x is, and what gelu was taken of."""
     if can_fuse_gelu(x, len(weight)):
         return gelu_linear(x, weight, bias.to(dtype), is_saved=is_saved)
-    wide = multiply(x, weight, None, dtype)  # without the bias, which is added where this is read
+    if x.dtype == FLOAT8:
+        wide = linear8(x, weight, bias.to(dtype), dtype)
+        return bias_gelu_forward(wide, bias, is_tanh, is_float8=True), wide
+    wide = linear(x, weight, None)  # without the bias, which is added where this is read
     return bias_gelu_forward(wide, bias, is_tanh), wide
 
 
 def narrow(
-    gradient: Tensor, bias: Tensor, saved: Saved, *, is_tanh: bool
-) -> tuple[Tensor, Tensor, Tensor]:  # (T, D) -> (T, U), (U, D), (U,)
-    """The gradients of what gelu was taken of, and of its matrix and bias."""
-    if can_fuse_gelu(gradient, len(bias)):
-        d_wide = times_gelu_slope(gradient, saved.down_weight, saved.wide)
-        return d_wide, matrix_gradient(d_wide, saved.middle), add_rows(d_wide)
-    d_active = go_back(gradient, saved.down_weight)
-    d_wide, d_bias = bias_gelu_backward(d_active, saved.wide, bias, is_tanh)
-    return d_wide, matrix_gradient(d_wide, saved.middle), d_bias
+    slope: Slope, bias: Tensor, saved: Saved, *, is_tanh: bool
+) -> tuple[Slope, Tensor, Tensor]:  # (T, D) -> (T, U), (U,), (T, U)
+    """The gradients of what gelu was taken of, and of its bias; and what gelu gave."""
+    if slope.eight is None and can_fuse_gelu(slope.half, len(bias)):
+        d_wide = Slope(times_gelu_slope(slope.half, saved.down_weight, saved.wide))
+        return d_wide, add_rows(d_wide.half), saved.active
+    d_active = bring_to_rows(slope, saved.down_weight)
+    d_wide, d_bias, again = bias_gelu_backward(
+        d_active, saved.wide, bias, is_tanh, scale=slope.scale
+    )
+    return d_wide, d_bias, saved.active if again is None else again

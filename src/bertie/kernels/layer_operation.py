@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bertie.kernels.float8 import leave_copy, quantise, take_copy
+from bertie.kernels.float8 import FLOAT8, leave_copy, quantise, take_copy
 from bertie.kernels.layer import (
     Gradients,
     LayerSettings,
@@ -34,12 +34,15 @@ def encode_layer(
 ) -> Tensor:  # (T, D), (N + 1,), (R,), (3,) -> (R, D)
     """A layer's rows, or the `kept` ones; `seeds` are for what is dropped, three of 31 bits."""
     is_saved = torch.is_grad_enabled()
+    if kept is not None:  # of so few rows, eight bits are not worth their casts
+        settings = settings._replace(is_float8=False)
     if torch.compiler.is_compiling():
         rows: Tensor = layer_operation(x, bounds, kept, seeds, list(weights), *settings, is_saved)[
             0
         ]
         return rows
-    x_copy = take_copy(x) if settings.is_float8 else None
+    left = take_copy(x)
+    x_copy = (quantise(x) if left is None else left) if settings.is_float8 else None
     if not is_saved:
         parts = Seeds(*seeds.split(1))
         out, copy, _ = forward(x, x_copy, bounds, kept, parts, weights, settings, is_saved=False)
@@ -122,7 +125,8 @@ def layer_operation(
 
 @layer_operation.register_fake
 def _(x, bounds, kept, seeds, weights, num_heads, *settings):
-    *_, is_saved = settings
+    *own, is_saved = settings
+    is_float8 = LayerSettings(num_heads, *own).is_float8
     num_tokens, hidden, wide = x.shape[0], x.shape[1], len(LayerWeights(*weights).up_bias)
     num_rows = num_tokens if kept is None else kept.shape[0]
     heads = (num_heads, hidden // num_heads)
@@ -140,11 +144,18 @@ def _(x, bounds, kept, seeds, weights, num_heads, *settings):
         x.new_empty(2, num_rows, dtype=torch.float32),
         torch.empty_like(out),
         x.new_empty(num_rows, wide),
-        x.new_empty(num_rows, wide),
+        x.new_empty(0 if is_float8 else num_rows, wide),
         torch.empty_like(out),
         x.new_empty(2, num_rows, dtype=torch.float32),
-        *(torch.empty_like(weight, dtype=x.dtype) for weight in weights if weight.ndim == 2),
+        *(fake_back(weight, x.dtype, is_float8) for weight in weights if weight.ndim == 2),
     ]
+
+
+def fake_back(weight, dtype, is_float8):
+    """A matrix as the backward pass takes it."""
+    if is_float8:
+        return weight.new_empty(*reversed(weight.shape), dtype=FLOAT8)
+    return torch.empty_like(weight, dtype=dtype)
 
 
 @torch.library.custom_op("bertie::layer_backward", mutates_args=())

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bertie.kernels.chance import chance_of, drop_plain, find_kept, mix
-from bertie.kernels.float8 import copy_rows
+from bertie.kernels.float8 import SLOPE8, Slope, copy_rows, copy_slope
 from bertie.kernels.launch import RowLaunch
 from bertie.kernels.sums import add_rows
 
@@ -79,7 +79,7 @@ def norm_forward(
     rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS))[:, None]  # (ROWS, 1)
     columns = tl.arange(0, WIDTH)[None, :]  # (1, WIDTH)
     is_inside = (rows < num_rows) & (columns < SIZE)
-    places = rows.to(tl.int64) * SIZE + columns
+    places = tl.max_contiguous(rows.to(tl.int64) * SIZE + columns, (1, 8))
     is_column = columns < SIZE
     z = tl.load(y + places, mask=is_inside, other=0.0).to(tl.float32)
     z += tl.load(bias + columns, mask=is_column, other=0.0).to(tl.float32)
@@ -108,6 +108,8 @@ def norm_backward(
     seed,
     d_residual,
     d_y,
+    copy,
+    scale,
     sums,
     num_rows,
     SIZE: tl.constexpr,
@@ -115,6 +117,7 @@ def norm_backward(
     ROWS: tl.constexpr,
     NUM_DROPPED: tl.constexpr,
     SCALE: tl.constexpr,
+    IS_COPIED: tl.constexpr,
 ):
     """`sums` (P, 3, SIZE): each program's part of the gradients of weight, shift and bias."""
     columns = tl.arange(0, WIDTH)[None, :]
@@ -127,7 +130,7 @@ def norm_backward(
     for first in range(tl.program_id(0) * ROWS, num_rows, stride):
         rows = (first + tl.arange(0, ROWS))[:, None]
         is_inside = (rows < num_rows) & is_column
-        places = rows.to(tl.int64) * SIZE + columns
+        places = tl.max_contiguous(rows.to(tl.int64) * SIZE + columns, (1, 8))
         g = tl.load(gradient + places, mask=is_inside, other=0.0).to(tl.float32)
         z = tl.load(summed + places, mask=is_inside, other=0.0).to(tl.float32)
         center = tl.load(statistics + rows, mask=rows < num_rows, other=0.0)
@@ -141,6 +144,9 @@ def norm_backward(
             is_kept = find_kept(mix(tl.load(seed).to(tl.uint32)), rows, columns, NUM_DROPPED)
             d = tl.where(is_kept, d * SCALE, 0.0)
             tl.store(d_y + places, d.to(d_y.dtype.element_ty), mask=is_inside)
+        if IS_COPIED:
+            rounded = d.to(d_y.dtype.element_ty)
+            tl.store(copy + places, copy_slope(rounded, tl.load(scale)), mask=is_inside)
         d_bias += tl.where(is_inside, d, 0.0)
     mine = sums + tl.program_id(0) * 3 * SIZE + columns
     tl.store(mine, tl.sum(d_weight, 0, keep_dims=True), mask=is_column)
@@ -203,15 +209,20 @@ def add_norm_backward(
     seed: Tensor,
     dropout: float,
     *,
+    scale: Tensor | None = None,
     launch: RowLaunch | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # (T, D), (T, D), (2, T), (D,) -> 2 (T, D), (3, D)
-    """Gradients of residual and y; and of weight, shift and bias, one row each."""
+) -> tuple[Tensor, Slope, Tensor]:  # (T, D), (T, D), (2, T), (D,) -> 2 (T, D), (3, D)
+    """Gradients of residual and y; and of weight, shift and bias, one row each.
+
+    Where a `scale` (2,) is given, that of y comes in eight bits, too.
+    """
     num_rows, size = gradient.shape
     launch = launch or backward_launch(size)
     num_programs = min(triton.cdiv(num_rows, launch.rows), launch.max_programs)
     d_residual = torch.empty_like(gradient)
     chance = chance_of(dropout)
     d_y = torch.empty_like(gradient) if chance["NUM_DROPPED"] else d_residual
+    copy = None if scale is None else torch.empty_like(gradient, dtype=SLOPE8)
     sums = torch.empty(num_programs, 3, size, dtype=torch.float32, device=gradient.device)
     norm_backward[(num_programs,)](
         gradient,
@@ -221,15 +232,18 @@ def add_norm_backward(
         seed,
         d_residual,
         d_y,
+        d_y if copy is None else copy,
+        sums if scale is None else scale,
         sums,
         num_rows,
         SIZE=size,
         WIDTH=width_of(size),
         ROWS=launch.rows,
         **chance,
+        IS_COPIED=copy is not None,
         num_warps=launch.num_warps,
     )
-    return d_residual, d_y, add_rows(sums)
+    return d_residual, Slope(d_y, copy, scale), add_rows(sums)
 
 
 def add_norm_plain(

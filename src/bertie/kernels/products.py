@@ -22,8 +22,7 @@ from bertie.kernels.cublaslt import (
     Product,
     library,
 )
-from bertie.kernels.float8 import FLOAT8, linear_plain
-from bertie.kernels.gelu import bias_gelu_forward
+from bertie.kernels.float8 import FLOAT8, SLOPE8, Slope, go_back_plain, linear_plain
 from bertie.kernels.ways import Planned, is_large
 
 
@@ -57,7 +56,8 @@ def forward_product(x: Tensor, weight: Tensor, ending: int) -> Product:
         is_a_transposed=True,
         ending=ending,
         device=x.get_device(),
-        is_float8=x.dtype == FLOAT8,
+        is_float8=x.dtype in (FLOAT8, SLOPE8),
+        is_slope=x.dtype == SLOPE8,
     )
 
 
@@ -114,25 +114,18 @@ def matrix_gradient(gradient: Tensor, x: Tensor) -> Tensor:  # (T, O), (T, I) ->
 
 def can_fuse_gelu(x: Tensor, width: int) -> bool:
     """Whether there are products with gelu for such rows, to or from so many columns."""
-    bytes_16 = {torch.bfloat16: 8, FLOAT8: 16}.get(x.dtype, 0)
-    if not x.is_cuda or not bytes_16 or library() is None:
+    if not x.is_cuda or x.dtype != torch.bfloat16 or library() is None:
         return False
-    return width % bytes_16 == 0 and x.shape[1] % bytes_16 == 0  # as it wants strides to be
+    return width % 8 == 0 and x.shape[1] % 8 == 0  # as it wants strides to be
 
 
 def gelu_linear(
     x: Tensor, weight: Tensor, bias: Tensor, *, is_saved: bool
 ) -> tuple[Tensor, Tensor]:  # (T, D), (U, D), (U,) -> (T, U), (T, U)
-    """gelu(wide), and wide = x weight' + bias if it `is_saved` (else without numbers).
-
-    x and weight are bfloat16, or both of eight bits; the others are bfloat16.
-    """
-    planned = plan_of(forward_product(x, weight, GELU_BIAS_SAVED if is_saved else GELU_BIAS))
-    if planned.way is None:  # which endings there are for eight bits depends on the version
-        wide = linear8(x, weight, bias, bias.dtype)
-        return bias_gelu_forward(wide, torch.zeros_like(bias), is_tanh=True), wide
+    """gelu(wide), and wide = x weight' + bias if it `is_saved` (else without numbers)."""
     out = bias.new_empty(len(x), len(weight))
     wide = torch.empty_like(out) if is_saved else out
+    planned = plan_of(forward_product(x, weight, GELU_BIAS_SAVED if is_saved else GELU_BIAS))
     planned.run(weight, x, out, bias=bias, wide=wide if is_saved else None)
     return out, wide
 
@@ -146,16 +139,37 @@ def times_gelu_slope(
     return out
 
 
-# --- of eight bits ---
+# --- of eight bits: on a GPU what comes out is bfloat16 ---
 
 
 def linear8(
     x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
 ) -> Tensor:  # (T, I), (O, I), (O,) -> (T, O)
-    """x weight' + bias, of eight bits; on a GPU `dtype` is bfloat16, and so is the bias."""
+    """x weight' + bias; the bias is of `dtype`, as what comes out."""
     if not x.is_cuda:
         return linear_plain(x, weight, bias, dtype)
     out = torch.empty(len(x), len(weight), dtype=dtype, device=x.device)
     planned = plan_of(forward_product(x, weight, NO_ENDING if bias is None else ADD_BIAS))
     planned.run(weight, x, out, bias=bias)
+    return out
+
+
+def go_back8(slope: Slope, turned: Tensor) -> Tensor:  # (T, O), (I, O) -> (T, I)
+    """The gradient of rows, from that of what a matrix has made of them; it lies transposed."""
+    out = slope.half.new_empty(len(slope.half), len(turned))
+    return run_back8(out, slope, turned, is_added=False)
+
+
+def add_back8(total: Tensor, slope: Slope, turned: Tensor) -> Tensor:  # (T, I), (T, O), (I, O)
+    """The same, added to `total` in place."""
+    return run_back8(total, slope, turned, is_added=True)
+
+
+def run_back8(out: Tensor, slope: Slope, turned: Tensor, *, is_added: bool) -> Tensor:
+    assert slope.eight is not None and slope.scale is not None
+    if not out.is_cuda:
+        made = go_back_plain(slope.eight, slope.scale, turned, out.dtype)
+        return out.add_(made) if is_added else made
+    product = forward_product(slope.eight, turned, NO_ENDING)._replace(is_added=is_added)
+    plan_of(product).run(turned, slope.eight, out, scale=slope.scale[1:])
     return out

@@ -7,9 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bertie.kernels.float8 import SLOPE8, Slope, copy_slope
 from bertie.kernels.launch import BlockLaunch
 
-LAUNCH = BlockLaunch(rows=64, columns=64, num_warps=4, max_programs=64)  # of add_columns
+# Of add_columns, and where it copies what it adds.
+LAUNCH = BlockLaunch(rows=64, columns=64, num_warps=4, max_programs=64)
+COPY_LAUNCH = BlockLaunch(rows=16, columns=256, num_warps=4, max_programs=128)
 
 
 def add_rows(rows: Tensor) -> Tensor:  # (P, ...) -> (...)
@@ -25,39 +28,63 @@ def add_rows(rows: Tensor) -> Tensor:  # (P, ...) -> (...)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
-def add_columns(x, sums, num_rows, SIZE: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def add_columns(
+    x,
+    copy,
+    scale,
+    sums,
+    num_rows,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    IS_COPIED: tl.constexpr,
+):
     """`sums` (programs of a column, SIZE): each program's part of the sum over the rows.
 
-    Of x (rows, 3, SIZE / 3), the first and the last third; the second is left as it is.
+    Of x (rows, 3, SIZE / 3), the first and the last third; the second is left as it is, but copied
+    where all are.
     """
     columns = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
     is_column = columns < SIZE // 3
-    columns += tl.program_id(2) * (2 * SIZE // 3)
+    third = tl.program_id(2) if IS_COPIED else 2 * tl.program_id(2)
+    columns += third * (SIZE // 3)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     for first in range(tl.program_id(1) * ROWS, num_rows, tl.num_programs(1) * ROWS):
         rows = (first + tl.arange(0, ROWS))[:, None]
         is_inside = (rows < num_rows) & is_column
-        places = rows.to(tl.int64) * SIZE + columns
-        total += tl.load(x + places, mask=is_inside, other=0.0).to(tl.float32)
+        places = tl.max_contiguous(rows.to(tl.int64) * SIZE + columns, (1, 8))
+        value = tl.load(x + places, mask=is_inside, other=0.0)
+        total += value.to(tl.float32)
+        if IS_COPIED:
+            tl.store(copy + places, copy_slope(value, tl.load(scale)), mask=is_inside)
     mine = sums + tl.program_id(1) * SIZE + columns
-    tl.store(mine, tl.sum(total, 0, keep_dims=True), mask=is_column)
+    tl.store(mine, tl.sum(total, 0, keep_dims=True), mask=is_column & (third != 1))
 
 
 def sum_tokens(
-    d_qkv: Tensor, *, launch: BlockLaunch = LAUNCH
-) -> Tensor:  # (T, 3, H, K) -> (3, H, K), in float32
+    d_qkv: Tensor, *, scale: Tensor | None = None, launch: BlockLaunch | None = None
+) -> tuple[Slope, Tensor]:  # (T, 3, H, K) -> (T, 3 D), (3, H, K), in float32
     """The gradient of the bias. A bias of the keys adds the same to all scores of a query, which
-    changes no share: its gradient is 0."""
-    num_rows, size = len(d_qkv), d_qkv[0].numel()
+    changes no share: its gradient is 0.
+
+    First the rows as they are; where a `scale` (2,) is given, in eight bits, too.
+    """
+    num_rows, size, rows = len(d_qkv), d_qkv[0].numel(), d_qkv.flatten(1)
+    launch = launch or (LAUNCH if scale is None else COPY_LAUNCH)
+    copy = None if scale is None else torch.empty_like(rows, dtype=SLOPE8)
     num_programs = min(triton.cdiv(num_rows, launch.rows), launch.max_programs)
     sums = torch.zeros(num_programs, *d_qkv.shape[1:], dtype=torch.float32, device=d_qkv.device)
-    add_columns[(triton.cdiv(size // 3, launch.columns), num_programs, 2)](
-        d_qkv,
+    num_thirds = 2 if copy is None else 3
+    add_columns[(triton.cdiv(size // 3, launch.columns), num_programs, num_thirds)](
+        rows,
+        rows if copy is None else copy,
+        sums if scale is None else scale,
         sums,
         num_rows,
         SIZE=size,
         ROWS=launch.rows,
         COLUMNS=launch.columns,
+        IS_COPIED=copy is not None,
         num_warps=launch.num_warps,
     )
-    return add_rows(sums)
+    return Slope(rows, copy, scale), add_rows(sums)

@@ -63,10 +63,11 @@ class Planned:
         *,
         bias: Tensor | None = None,
         wide: Tensor | None = None,
+        scale: Tensor | None = None,
     ) -> None:
-        """Threads that share a plan take turns: what bias and wide are is told to the plan."""
+        """Threads that share a plan take turns: what bias, wide, scale are is told to the plan."""
         with self.lock, torch.cuda.device(out.device):
-            self.plan.point(bias, wide)
+            self.plan.point(bias, wide, scale)
             if self.way is None:
                 raise RuntimeError(f"cuBLASLt has no way to do {self.plan.product}")
             if not self.is_settled and not torch.cuda.is_current_stream_capturing():

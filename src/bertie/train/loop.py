@@ -54,7 +54,7 @@ class TrainConfig:
     precision: Precision = "fp32"
     compile: bool = False  # by torch.compile; batches then have a fixed shape
     kernels: bool = True  # our own, on a GPU in half precision; false: torch's
-    fp8: bool = False  # products of eight bits in the layers' forward pass (bf16, our kernels)
+    fp8: bool = False  # two thirds of the layers' products in eight bits (bf16, our kernels)
     graphs: bool = True  # record small steps on a GPU and play them again (with our kernels)
     recompute: bool = False  # activations, in the backward pass: a third more work, less memory
     sharding: Sharding = "none"  # full: weights too large for one GPU lie over all of them
