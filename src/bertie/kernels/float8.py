@@ -10,11 +10,11 @@ How large gradients are depends on the loss, on the layer and on how far a train
 are e5m2, which has 2 bits behind the point, but from 2^-14 to 57,344: one scale for all gradients
 of a layer is enough, found from the one that comes in (`find_scale`).
 
-A copy is made of rows that are rounded already, so it is the same whoever makes it: the kernel that
-makes the rows, in the same pass, or `quantise` behind it. A kernel that stores both tells the
-compiler that no more than eight neighbours lie together (`tl.max_contiguous`). Else that stores
-eight halves at a time, but sixteen of eight bits, and makes what leads to these a second time, in
-other threads: 43 instead of 29 instructions a number in gelu's gradient.
+The copy of a layer's rows is made of rows that are rounded already, so it is the same whoever makes
+it: the kernel that makes the rows, in the same pass, or `quantise` behind it. A kernel that stores
+both tells the compiler that no more than eight neighbours lie together (`tl.max_contiguous`). Else
+that stores eight halves at a time, but sixteen of eight bits, and makes what leads to these a
+second time, in other threads: 43 instead of 29 instructions a number in gelu's gradient.
 """
 
 # T tokens   D hidden size   I, O columns of rows that go in and come out   P programs
@@ -44,9 +44,9 @@ def copy_rows(rounded):
 
 
 @triton.jit
-def copy_slope(rounded, scale):
-    """Of a gradient, in the precision in which it is stored -> e5m2; what is no number stays so."""
-    return (rounded.to(tl.float32) * scale).to(tl.float8e5)
+def copy_slope(slope, factor):
+    """Of a gradient -> e5m2; what is no number stays so."""
+    return (slope.to(tl.float32) * tl.load(factor)).to(tl.float8e5)
 
 
 # --- rows ---
@@ -128,26 +128,35 @@ def add_squares(x, sums, count, BLOCK: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["num_parts", "count"])
-def choose_scale(sums, scale, num_parts, count, PARTS: tl.constexpr):
-    """`scale` (2,): a power of two, and 1 / it."""
+def choose_scale(sums, factor, inverse, num_parts, count, PARTS: tl.constexpr):
+    """A power of two, and 1 / it."""
     parts = tl.arange(0, PARTS)
     square = tl.sum(tl.load(sums + parts, mask=parts < num_parts, other=0.0), 0) / count
     chosen = tl.exp2(tl.floor(tl.log2(LEVEL / tl.sqrt(square))))
     chosen = tl.where(square == 0, 1.0, chosen)  # of zeros, any
-    tl.store(scale, chosen)
-    tl.store(scale + 1, 1 / chosen)
+    tl.store(factor, chosen)
+    tl.store(inverse, 1 / chosen)
 
 
-def find_scale(gradient: Tensor) -> Tensor:  # (T, D) -> (2,)
-    """What gradients of a layer are multiplied with, and what undoes it, as the device holds it."""
+class Scale(NamedTuple):
+    """What gradients of a layer are multiplied with, and what undoes it; where the device has it.
+
+    Tensors of their own: cuBLASLt wants the inverse at a multiple of 16 bytes.
+    """
+
+    factor: Tensor  # (1,)
+    inverse: Tensor  # (1,)
+
+
+def find_scale(gradient: Tensor) -> Scale:  # (T, D)
     assert gradient.is_contiguous(), "read as it lies in memory"
     count = gradient.numel()
     num_parts = min(triton.cdiv(count, BLOCK), MAX_PROGRAMS)
     sums = torch.empty(num_parts, dtype=torch.float32, device=gradient.device)
-    scale = sums.new_empty(2)
+    scale = Scale(sums.new_empty(1), sums.new_empty(1))
     add_squares[(num_parts,)](gradient, sums, count, BLOCK=BLOCK, num_warps=4)
     choose_scale[(1,)](
-        sums, scale, num_parts, float(count), PARTS=triton.next_power_of_2(num_parts), num_warps=4
+        sums, *scale, num_parts, float(count), PARTS=triton.next_power_of_2(num_parts), num_warps=4
     )
     return scale
 
@@ -156,8 +165,8 @@ class Slope(NamedTuple):
     """The gradient of some rows."""
 
     half: Tensor  # (T, O) of which gradients of matrices are made
-    eight: Tensor | None = None  # (T, O) the same times scale[0], of which those of rows are
-    scale: Tensor | None = None  # (2,) as `find_scale` gives it
+    eight: Tensor | None = None  # (T, O) the same, scaled, of which those of rows are
+    scale: Scale | None = None
 
 
 # --- the same with torch's own operations ---
@@ -175,14 +184,14 @@ def linear_plain(
     return (product if bias is None else product + bias.float()).to(dtype)
 
 
-def quantise_slope_plain(slope: Tensor, scale: Tensor) -> Tensor:  # (T, O), (2,) -> (T, O)
-    return (slope.float() * scale[0]).clamp(-LARGEST_SLOPE, LARGEST_SLOPE).to(SLOPE8)
+def quantise_slope_plain(slope: Tensor, scale: Scale) -> Tensor:  # (T, O) -> (T, O)
+    return (slope.float() * scale.factor).clamp(-LARGEST_SLOPE, LARGEST_SLOPE).to(SLOPE8)
 
 
 def go_back_plain(
-    slope: Tensor, scale: Tensor, turned: Tensor, dtype: torch.dtype
-) -> Tensor:  # (T, O), (2,), (I, O) -> (T, I)
-    product = (slope.float() @ turned.float().T) * (scale[1] / WEIGHT_SCALE)
+    slope: Tensor, scale: Scale, turned: Tensor, dtype: torch.dtype
+) -> Tensor:  # (T, O), (I, O) -> (T, I)
+    product = (slope.float() @ turned.float().T) * (scale.inverse / WEIGHT_SCALE)
     return product.to(dtype)
 
 

@@ -13,13 +13,13 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.kernels.float8 import FLOAT8, SLOPE8, Slope, copy_rows, copy_slope
+from bertie.kernels.float8 import FLOAT8, SLOPE8, Scale, Slope, copy_rows, copy_slope
 from bertie.kernels.launch import BlockLaunch
 from bertie.kernels.sums import add_rows
 
 # Of both kernels; and of those of eight bits.
 LAUNCH = BlockLaunch(rows=16, columns=256, num_warps=4, max_programs=132 * 8)
-LAUNCH8 = BlockLaunch(rows=8, columns=256, num_warps=4, max_programs=132 * 8)
+LAUNCH8 = BlockLaunch(rows=8, columns=256, num_warps=8, max_programs=132 * 16)
 
 
 @triton.jit
@@ -65,11 +65,11 @@ def gelu_forward(
     if not IS_FLOAT8:
         value += tl.load(bias + columns, mask=columns < SIZE, other=0.0).to(tl.float32)
     share, _ = gelu_parts(value, IS_TANH)
-    active = (value * share).to(x.dtype.element_ty)
+    active = value * share
     if IS_FLOAT8:
         tl.store(out + places, copy_rows(active), mask=is_inside)
     else:
-        tl.store(out + places, active, mask=is_inside)
+        tl.store(out + places, active.to(out.dtype.element_ty), mask=is_inside)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -80,7 +80,7 @@ def gelu_backward(
     d_x,
     active,
     copy,
-    scale,
+    factor,
     sums,
     num_rows,
     SIZE: tl.constexpr,
@@ -104,12 +104,11 @@ def gelu_backward(
         share, slope = gelu_parts(value, IS_TANH)
         d = tl.load(gradient + places, mask=is_inside, other=0.0).to(tl.float32) * slope
         total += d
-        rounded = d.to(d_x.dtype.element_ty)
-        tl.store(d_x + places, rounded, mask=is_inside)
+        tl.store(d_x + places, d.to(d_x.dtype.element_ty), mask=is_inside)
         if IS_FLOAT8:
             again = (value * share).to(active.dtype.element_ty)
             tl.store(active + places, again, mask=is_inside)
-            tl.store(copy + places, copy_slope(rounded, tl.load(scale)), mask=is_inside)
+            tl.store(copy + places, copy_slope(d, factor), mask=is_inside)
     mine = sums + tl.program_id(1) * SIZE + columns
     tl.store(mine, tl.sum(total, 0, keep_dims=True), mask=is_column)
 
@@ -147,12 +146,12 @@ def bias_gelu_backward(
     bias: Tensor,
     is_tanh: bool,
     *,
-    scale: Tensor | None = None,
+    scale: Scale | None = None,
     launch: BlockLaunch | None = None,
 ) -> tuple[Slope, Tensor, Tensor | None]:  # (T, U), (T, U), (U,) -> (T, U), (U,), (T, U)
     """Gradients of x and of bias.
 
-    Where a `scale` (2,) is given, that of x comes in eight bits, too, and last gelu of x, which has
+    Where a `scale` is given, that of x comes in eight bits, too, and last gelu of x, which has
     its bias already.
     """
     num_rows, size = x.shape
@@ -171,7 +170,7 @@ def bias_gelu_backward(
         d_x,
         d_x if active is None else active,
         d_x if copy is None else copy,
-        sums if scale is None else scale,
+        sums if scale is None else scale.factor,
         sums,
         num_rows,
         SIZE=size,

@@ -29,7 +29,7 @@ from bertie.kernels.attention import (
     attend_kernel_backward,
     attend_kernel_forward,
 )
-from bertie.kernels.float8 import FLOAT8, Slope, cast_weight, find_scale, quantise
+from bertie.kernels.float8 import FLOAT8, Scale, Slope, cast_weight, find_scale, quantise
 from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
 from bertie.kernels.norm import add_norm_backward, add_norm_forward
 from bertie.kernels.products import (
@@ -422,7 +422,7 @@ def look_back_all(
     seed: Tensor,
     settings: LayerSettings,
     saved: Saved,
-    scale: Tensor | None,
+    scale: Scale | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # (T, H, K), (T, D) -> (T, D), (3 D, D), (3, H, K)
     """From the gradient of the mixes to those of x and of what projects it; of all rows."""
     slope = attend_kernel_backward(

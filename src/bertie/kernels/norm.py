@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from bertie.kernels.chance import chance_of, drop_plain, find_kept, mix
-from bertie.kernels.float8 import SLOPE8, Slope, copy_rows, copy_slope
+from bertie.kernels.float8 import SLOPE8, Scale, Slope, copy_rows, copy_slope
 from bertie.kernels.launch import RowLaunch
 from bertie.kernels.sums import add_rows
 
@@ -23,9 +23,11 @@ def launch_of(size: int, num_warps: int = 1) -> RowLaunch:
     return RowLaunch(rows=rows, num_warps=num_warps, max_programs=MAX_PROGRAMS)
 
 
-def backward_launch(size: int) -> RowLaunch:
+def backward_launch(size: int, *, is_copied: bool = False) -> RowLaunch:
     """Measured on an H200; other sizes as in the forward pass."""
     measured = {512: RowLaunch(1, 1, 132 * 16), 1024: RowLaunch(1, 2, 132 * 8)}
+    if is_copied:
+        measured[768] = RowLaunch(1, 1, 132 * 8)
     return measured.get(size, launch_of(size))
 
 
@@ -109,7 +111,7 @@ def norm_backward(
     d_residual,
     d_y,
     copy,
-    scale,
+    factor,
     sums,
     num_rows,
     SIZE: tl.constexpr,
@@ -145,8 +147,7 @@ def norm_backward(
             d = tl.where(is_kept, d * SCALE, 0.0)
             tl.store(d_y + places, d.to(d_y.dtype.element_ty), mask=is_inside)
         if IS_COPIED:
-            rounded = d.to(d_y.dtype.element_ty)
-            tl.store(copy + places, copy_slope(rounded, tl.load(scale)), mask=is_inside)
+            tl.store(copy + places, copy_slope(d, factor), mask=is_inside)
         d_bias += tl.where(is_inside, d, 0.0)
     mine = sums + tl.program_id(0) * 3 * SIZE + columns
     tl.store(mine, tl.sum(d_weight, 0, keep_dims=True), mask=is_column)
@@ -209,15 +210,15 @@ def add_norm_backward(
     seed: Tensor,
     dropout: float,
     *,
-    scale: Tensor | None = None,
+    scale: Scale | None = None,
     launch: RowLaunch | None = None,
 ) -> tuple[Tensor, Slope, Tensor]:  # (T, D), (T, D), (2, T), (D,) -> 2 (T, D), (3, D)
     """Gradients of residual and y; and of weight, shift and bias, one row each.
 
-    Where a `scale` (2,) is given, that of y comes in eight bits, too.
+    Where a `scale` is given, that of y comes in eight bits, too.
     """
     num_rows, size = gradient.shape
-    launch = launch or backward_launch(size)
+    launch = launch or backward_launch(size, is_copied=scale is not None)
     num_programs = min(triton.cdiv(num_rows, launch.rows), launch.max_programs)
     d_residual = torch.empty_like(gradient)
     chance = chance_of(dropout)
@@ -233,7 +234,7 @@ def add_norm_backward(
         d_residual,
         d_y,
         d_y if copy is None else copy,
-        sums if scale is None else scale,
+        sums if scale is None else scale.factor,
         sums,
         num_rows,
         SIZE=size,

@@ -171,5 +171,5 @@ def run_back8(out: Tensor, slope: Slope, turned: Tensor, *, is_added: bool) -> T
         made = go_back_plain(slope.eight, slope.scale, turned, out.dtype)
         return out.add_(made) if is_added else made
     product = forward_product(slope.eight, turned, NO_ENDING)._replace(is_added=is_added)
-    plan_of(product).run(turned, slope.eight, out, scale=slope.scale[1:])
+    plan_of(product).run(turned, slope.eight, out, scale=slope.scale.inverse)
     return out

@@ -7,12 +7,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from bertie.kernels.float8 import SLOPE8, Slope, copy_slope
+from bertie.kernels.float8 import SLOPE8, Scale, Slope, copy_slope
 from bertie.kernels.launch import BlockLaunch
 
 # Of add_columns, and where it copies what it adds.
 LAUNCH = BlockLaunch(rows=64, columns=64, num_warps=4, max_programs=64)
-COPY_LAUNCH = BlockLaunch(rows=16, columns=256, num_warps=4, max_programs=128)
+COPY_LAUNCH = BlockLaunch(rows=16, columns=128, num_warps=4, max_programs=64)
 
 
 def add_rows(rows: Tensor) -> Tensor:  # (P, ...) -> (...)
@@ -31,7 +31,7 @@ def add_rows(rows: Tensor) -> Tensor:  # (P, ...) -> (...)
 def add_columns(
     x,
     copy,
-    scale,
+    factor,
     sums,
     num_rows,
     SIZE: tl.constexpr,
@@ -56,18 +56,18 @@ def add_columns(
         value = tl.load(x + places, mask=is_inside, other=0.0)
         total += value.to(tl.float32)
         if IS_COPIED:
-            tl.store(copy + places, copy_slope(value, tl.load(scale)), mask=is_inside)
+            tl.store(copy + places, copy_slope(value, factor), mask=is_inside)
     mine = sums + tl.program_id(1) * SIZE + columns
     tl.store(mine, tl.sum(total, 0, keep_dims=True), mask=is_column & (third != 1))
 
 
 def sum_tokens(
-    d_qkv: Tensor, *, scale: Tensor | None = None, launch: BlockLaunch | None = None
+    d_qkv: Tensor, *, scale: Scale | None = None, launch: BlockLaunch | None = None
 ) -> tuple[Slope, Tensor]:  # (T, 3, H, K) -> (T, 3 D), (3, H, K), in float32
     """The gradient of the bias. A bias of the keys adds the same to all scores of a query, which
     changes no share: its gradient is 0.
 
-    First the rows as they are; where a `scale` (2,) is given, in eight bits, too.
+    First the rows as they are; where a `scale` is given, in eight bits, too.
     """
     num_rows, size, rows = len(d_qkv), d_qkv[0].numel(), d_qkv.flatten(1)
     launch = launch or (LAUNCH if scale is None else COPY_LAUNCH)
@@ -78,7 +78,7 @@ def sum_tokens(
     add_columns[(triton.cdiv(size // 3, launch.columns), num_programs, num_thirds)](
         rows,
         rows if copy is None else copy,
-        sums if scale is None else scale,
+        sums if scale is None else scale.factor,
         sums,
         num_rows,
         SIZE=size,
