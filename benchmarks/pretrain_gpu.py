@@ -4,18 +4,21 @@
     python benchmarks/pretrain_gpu.py curves --store STORE
     ... curves --size mini --steps 1500 --peak 1e-3                    # well below guessing
     ... curves --fp8                                                   # and once with eight bits
+    ... curves --at-once                                               # all runs side by side
 
 The run is that of `bertie pretrain`, with its loop, its log and processes that make batches of the
 store. Its speed is the median over its lines, the first third left out; that of batches which lie
 on the GPU already is of as many steps, see train_step.py: a card that is hot is slower. Both for
 batches as they come, of other sizes every time, and filled up to one shape. The losses are those
 of training, means of ten steps: twice with the kernels (two seeds, to see what chance does) and
-once without.
+once without. Run at once, they share the card, and their speed says nothing.
 """
 
 import argparse
 import json
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
@@ -131,14 +134,19 @@ def measure_speed(recipe: PretrainRecipe, folder: Path, num_steps: int) -> dict[
     return {"batches": found}
 
 
-def measure_curves(recipe: PretrainRecipe, folder: Path, *, fp8: bool) -> dict[str, Any]:
-    curves = {
-        "kernels": run(recipe, folder, seed=0, kernels=True),
-        "another seed": run(recipe, folder, seed=1, kernels=True),
-        "plain": run(recipe, folder, seed=0, kernels=False),
+def measure_curves(
+    recipe: PretrainRecipe, folder: Path, *, fp8: bool, at_once: bool
+) -> dict[str, Any]:
+    wanted: dict[str, dict[str, Any]] = {
+        "kernels": {"seed": 0, "kernels": True},
+        "another seed": {"seed": 1, "kernels": True},
+        "plain": {"seed": 0, "kernels": False},
     }
     if fp8:
-        curves["fp8"] = run(recipe, folder, seed=0, kernels=True, fp8=True)
+        wanted["fp8"] = {"seed": 0, "kernels": True, "fp8": True}
+    with ProcessPoolExecutor(len(wanted) if at_once else 1, get_context("spawn")) as pool:
+        runs = {name: pool.submit(run, recipe, folder, **one) for name, one in wanted.items()}
+        curves = {name: future.result() for name, future in runs.items()}
     first = curves["kernels"]
     names = {"plain": "without_kernels", "another seed": "another_seed", "fp8": "fp8"}
     return {
@@ -146,6 +154,7 @@ def measure_curves(recipe: PretrainRecipe, folder: Path, *, fp8: bool) -> dict[s
         for curve, name in names.items()
         if curve in curves
     } | {
+        "are_at_once": at_once,
         "tokens_per_s": {name: round(speed_of(lines)) for name, lines in curves.items()},
         "mlm_loss": {
             name: [round(line["mlm_loss"], 4) for line in lines] for name, lines in curves.items()
@@ -163,13 +172,14 @@ def main() -> None:
     parser.add_argument("--peak", type=float, default=3e-4, help="rate of learning")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--fp8", action="store_true", help="curves: one more, with eight bits")
+    parser.add_argument("--at-once", action="store_true", help="curves: side by side")
     options = parser.parse_args()
     recipe = make_recipe(options)
     with TemporaryDirectory() as folder:
         measured = (
             measure_speed(recipe, Path(folder), options.steps)
             if options.part == "speed"
-            else measure_curves(recipe, Path(folder), fp8=options.fp8)
+            else measure_curves(recipe, Path(folder), fp8=options.fp8, at_once=options.at_once)
         )
     settings = {"size": options.size, "sequences_a_step": options.batch, "peak": options.peak}
     result = {"device": torch.cuda.get_device_name(), **settings, "workers": options.workers}
