@@ -183,7 +183,7 @@ def test_a_choice_changes_no_bit(ending):
     other numbers of tokens of the family."""
     weight = draw(2048, 512)
     is_back = ending == GELU_SLOPE
-    bias = None if is_back else draw(2048)
+    bias = None if ending in (NO_ENDING, GELU_SLOPE) else draw(2048)
 
     def make(num_tokens):
         rows = draw(num_tokens, 2048 if is_back else 512)

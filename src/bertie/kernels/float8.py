@@ -31,7 +31,7 @@ SLOPE8, LARGEST_SLOPE = torch.float8_e5m2, 57344.0
 ROW_SCALE, WEIGHT_SCALE = 8.0, 16.0
 UNSCALE = 1 / (ROW_SCALE * WEIGHT_SCALE)  # of a product of rows and weights
 SLOPE_LEVEL = 4.0  # the root of the mean square of a gradient comes to lie at or below it
-BLOCK, TILE, MAX_PROGRAMS = 4096, 64, 132 * 4
+BLOCK, MAX_PROGRAMS = 4096, 132 * 4
 
 # The same numbers, as kernels can read them.
 OF_ROWS, LEVEL = tl.constexpr(ROW_SCALE), tl.constexpr(SLOPE_LEVEL)
@@ -54,69 +54,37 @@ def copy_slope(slope, factor):
 
 # The compiler is told of `count`: only so does it know that numbers come in sixteens.
 @triton.jit
-def cast(x, eight, count, BLOCK: tl.constexpr):
+def cast(x, eight, count, SCALE: tl.constexpr, BLOCK: tl.constexpr):
     places = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    rows = tl.load(x + places, mask=places < count, other=0.0)
-    tl.store(eight + places, copy_rows(rows), mask=places < count)
+    value = tl.load(x + places, mask=places < count, other=0.0).to(tl.float32)
+    tl.store(eight + places, (value * SCALE).to(tl.float8e4nv), mask=places < count)
 
 
 def quantise(x: Tensor) -> Tensor:  # (T, D) -> (T, D)
     """A copy of rows in eight bits, where no kernel has made it on the way."""
-    assert x.is_contiguous(), "copied as they lie in memory"
-    eight, count = torch.empty_like(x, dtype=FLOAT8), x.numel()
-    cast[(triton.cdiv(count, BLOCK),)](x, eight, count, BLOCK=BLOCK, num_warps=4)
+    eight = torch.empty_like(x, dtype=FLOAT8)
+    launch_cast(x, eight, ROW_SCALE)
     return eight
+
+
+def launch_cast(x: Tensor, eight: Tensor, scale: float) -> None:
+    assert x.is_contiguous(), "copied as they lie in memory"
+    grid = (triton.cdiv(x.numel(), BLOCK),)
+    cast[grid](x, eight, x.numel(), SCALE=scale, BLOCK=BLOCK, num_warps=4)
 
 
 # --- weights ---
 
 
-@triton.jit
-def cast_tiles(
-    weight,
-    eight,
-    turned,
-    NUM_ROWS: tl.constexpr,
-    NUM_COLUMNS: tl.constexpr,
-    SCALE: tl.constexpr,
-    TILE: tl.constexpr,
-):
-    """`turned` as numbers of 32 bits, four neighbours each.
-
-    Tiles of eight bits that change threads lose every other number in Triton 3.6: here nothing of
-    eight bits does.
-    """
-    fours = (tl.program_id(0) * (TILE // 4) + tl.arange(0, TILE // 4)).to(tl.int64)[None, :]
-    columns = (tl.program_id(1) * TILE + tl.arange(0, TILE)).to(tl.int64)[:, None]
-    is_inside = (4 * fours < NUM_ROWS) & (columns < NUM_COLUMNS)
-    packed = tl.zeros((TILE, TILE // 4), tl.uint32)
-    for part in tl.static_range(4):
-        places = tl.max_contiguous((4 * fours + part) * NUM_COLUMNS + columns, (4, 1))
-        value = tl.load(weight + places, mask=is_inside, other=0.0).to(tl.float32)
-        rounded = (value * SCALE).to(tl.float8e4nv)
-        tl.store(eight + places, rounded, mask=is_inside)
-        packed |= rounded.to(tl.uint8, bitcast=True).to(tl.uint32) << (8 * part)
-    tl.store(turned + columns * (NUM_ROWS // 4) + fours, packed.to(tl.int32), mask=is_inside)
-
-
 def cast_weight(weight: Tensor) -> tuple[Tensor, Tensor]:  # (O, I) -> (O, I), (I, O)
     """For the forward pass, and transposed for the backward pass: products of eight bits want both
-    factors to lie in memory as they are summed."""
-    num_rows, num_columns = weight.shape
-    assert weight.is_contiguous() and num_rows % 4 == 0, "copied as they lie in memory, in fours"
+    factors to lie in memory as they are summed.
+
+    torch transposes: in Triton 3.6 numbers of eight bits that change threads are lost.
+    """
     eight = torch.empty_like(weight, dtype=FLOAT8)
-    turned = torch.empty(num_columns, num_rows // 4, dtype=torch.int32, device=weight.device)
-    cast_tiles[(triton.cdiv(num_rows, TILE), triton.cdiv(num_columns, TILE))](
-        weight,
-        eight,
-        turned,
-        NUM_ROWS=num_rows,
-        NUM_COLUMNS=num_columns,
-        SCALE=WEIGHT_SCALE,
-        TILE=TILE,
-        num_warps=4,
-    )
-    return eight, turned.view(FLOAT8)
+    launch_cast(weight, eight, WEIGHT_SCALE)
+    return eight, eight.view(torch.uint8).T.contiguous().view(FLOAT8)
 
 
 # --- gradients ---
