@@ -229,7 +229,12 @@ def attention_cases(length: int, place: Place) -> list[Case]:
     else:  # both kernels run each time; what differs is one of them
         ways = [
             ("attention backward, keys", attention.keys_launch(HEAD_SIZE), KEY_TILES, "key_launch"),
-            ("attention backward, queries", attention.QUERIES_LAUNCH, QUERY_TILES, "launch"),
+            (
+                "attention backward, queries",
+                attention.queries_launch(HEAD_SIZE),
+                QUERY_TILES,
+                "launch",
+            ),
         ]
     for name, own, others, which in ways:
 

@@ -35,17 +35,15 @@ def make(lengths, heads, size, dtype):
 
 
 def compare(lengths, heads, size, dropout, dtype, device, is_left=False):
-    qkv, bounds, gradient = make(lengths, heads, size, dtype)
-    seed = torch.tensor([12345])
+    qkv, bounds, gradient = (part.to(device) for part in make(lengths, heads, size, dtype))
+    seed, longest = torch.tensor([12345], device=device), max(lengths)
     inputs = qkv.double().requires_grad_()
-    longest = max(lengths)
     wanted = attend_plain(ask_all(inputs, bounds, longest, is_left=is_left), seed, dropout)
     wanted.backward(gradient.double())
-    moved = [part.to(device) for part in (qkv, bounds, seed, gradient)]
-    asked = ask_all(*moved[:2], longest, is_left=is_left)
-    out, log_sums = attend_kernel_forward(asked, moved[2], dropout)
+    asked = ask_all(qkv, bounds, longest, is_left=is_left)
+    out, log_sums = attend_kernel_forward(asked, seed, dropout)
     d_qkv = attend_kernel_backward(
-        moved[3], moved[0], moved[1], longest, moved[2], out, log_sums, dropout, is_left=is_left
+        gradient, qkv, bounds, longest, seed, out, log_sums, dropout, is_left=is_left
     )
     _, sums = sum_tokens(d_qkv)
     added = inputs.grad.sum(0)

@@ -11,7 +11,12 @@ import sys
 import pytest
 
 PROGRAM = """
+import re
+import subprocess
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 import triton
+from triton.backends import nvidia
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from bertie.kernels import attention, attention_programs, float8, gelu, lstm, norm, sums
@@ -38,8 +43,23 @@ def compile_one(kernel, launch, is_apart, is_left=False):
     known |= {"QUERIES": launch.queries, "KEYS": launch.keys}
     known |= chance_of(0.1)
     options = {"num_stages": launch.num_stages, "maxnreg": launch.max_registers}
-    make(kernel, known, options | {"num_warps": launch.num_warps})
-    print(kernel.__name__, is_apart, is_left)
+    made = make(kernel, known, options | {"num_warps": launch.num_warps})
+    num_registers, num_bytes = read_usage(made)
+    num_programs = 65_536 // (num_registers * 32 * launch.num_warps)
+    # Of what a base of 512 tokens trains with: fewer would have to wait for each other.
+    assert is_apart or is_left or num_programs * launch.num_warps >= 12, kernel.__name__
+    print(kernel.__name__, is_apart, is_left, num_registers, num_bytes)
+
+
+def read_usage(made):
+    # Registers of a thread, and bytes of those that did not fit, as the cubin says.
+    tool = Path(nvidia.__file__).parent / "bin" / "cuobjdump"
+    with NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(made.asm["cubin"])
+        command = [tool, "-res-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = re.search(r"REG:([0-9]+) STACK:([0-9]+)", said)
+    return int(found[1]), int(found[2])
 
 
 def make(kernel, known, options, most=232_448, **special):
@@ -63,7 +83,7 @@ for is_apart, is_left in ((False, False), (True, False), (False, True)):
     own = a.asking_launch(128)
     for kernel, launch in (
         (programs.attend_forward, a.forward_launch(128)),
-        (programs.attend_backward_queries, a.QUERIES_LAUNCH),
+        (programs.attend_backward_queries, a.queries_launch(SIZE)),
         (programs.attend_backward_keys, a.keys_launch(SIZE)),
     ):
         compile_one(kernel, own if is_apart else launch, is_apart, is_left)

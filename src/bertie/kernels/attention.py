@@ -52,10 +52,14 @@ def backward_launch(longest: int, size: int) -> TileLaunch:
     )
 
 
-QUERIES_LAUNCH = TileLaunch(queries=BLOCK, keys=64, num_warps=8, num_stages=3)
+def queries_launch(size: int) -> TileLaunch:
+    """With 128 registers two programs share a multiprocessor; by itself the compiler takes more."""
+    max_registers = 128 if size == 64 else None
+    return TileLaunch(BLOCK, keys=64, num_warps=8, num_stages=3, max_registers=max_registers)
 
 
 def keys_launch(size: int) -> TileLaunch:
+    """With 168 registers three programs do."""
     max_registers = 168 if size == 64 else None
     return TileLaunch(queries=64, keys=64, num_warps=4, num_stages=2, max_registers=max_registers)
 
@@ -173,7 +177,7 @@ def attend_kernel_backward(
             log_sums,
             dropout,
             slopes=(d_qkv[:, 0], d_qkv[:, 1:]),
-            launch=launch or QUERIES_LAUNCH,
+            launch=launch or queries_launch(size),
             key_launch=key_launch or keys_launch(size),
         )
         return d_qkv
@@ -266,7 +270,7 @@ def attend_plain(
     asked: Inquiry, seed: Tensor, dropout: float
 ) -> Tensor:  # (R, H, K), (T, 2, H, K) -> (R, H, K)
     """The twin: sequence by sequence, with torch's own operations and the same chance."""
-    chance, heads = chance_of(dropout), asked.q.shape[1]
+    chance, heads, device = chance_of(dropout), asked.q.shape[1], asked.q.device
     mixed = []
     owners = zip(pairwise(asked.asking.tolist()), pairwise(asked.bounds.tolist()), strict=True)
     for number, ((first, last), (start, end)) in enumerate(owners):
@@ -277,12 +281,12 @@ def attend_plain(
             scores = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf)
         shares = scores.softmax(-1)
         if chance["NUM_DROPPED"]:
-            program = mix_plain(torch.arange(number * heads, (number + 1) * heads))
-            seeds = mix_plain((seed + program) & 0xFFFFFFFF)[:, None, None]
+            programs = torch.arange(number * heads, (number + 1) * heads, device=device)
+            seeds = mix_plain((seed + mix_plain(programs)) & 0xFFFFFFFF)[:, None, None]
             is_kept = find_kept_pairs_plain(
                 seeds,
-                torch.arange(last - first)[:, None],
-                torch.arange(end - start)[None, :],
+                torch.arange(last - first, device=device)[:, None],
+                torch.arange(end - start, device=device)[None, :],
                 int(chance["NUM_DROPPED"]),
             )
             shares = torch.where(is_kept, shares * chance["SCALE"], 0.0)
