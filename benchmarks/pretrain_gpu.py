@@ -16,6 +16,7 @@ once without. Run at once, they share the card, and their speed says nothing.
 
 import argparse
 import json
+import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -163,6 +164,7 @@ def measure_curves(
 
 
 def main() -> None:
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # as the command
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("part", choices=("speed", "curves"))
     parser.add_argument("--store", type=Path, required=True, help="of `bertie prepare`")

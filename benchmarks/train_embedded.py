@@ -3,6 +3,7 @@
     python benchmarks/train_embedded.py CORPUS --work WORK --out PARTS
     ... --seconds 560                                       # stop by then; again: go on
     ... --run more --set start=WORK/run/model --set data.loader.seed=1 --set train.seed=1
+    ... --vocab embedded --set start=embedded               # on from what ships, in a new WORK
     python benchmarks/train_embedded.py --join PARTS --out FOLDER
 
 It is for machines on which nothing can be installed (torch, numpy and safetensors are enough) and
@@ -32,10 +33,12 @@ from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.state import find_checkpoint
 from bertie.config import read_recipe
 from bertie.data.corpus import find_files
+from bertie.embedded import find_model
 from bertie.errors import UserError
 from bertie.prepare import PrepareRecipe, prepare
 from bertie.pretrain import HARMLESS, PretrainRecipe, pretrain
 from bertie.text.count import available_cores
+from bertie.text.tokenizer import Tokenizer
 from bertie.train.log import describe_with_time
 from bertie.train.loop import Stopped
 from bertie.train.record import check_same
@@ -91,6 +94,19 @@ def learn_vocab(text: Sequence[Path], work: Path, sets: Sequence[str], workers: 
     learned = make_vocab(text, draft, recipe, workers=workers)
     draft.rename(out)
     print(f"{out}: {len(learned.tokenizer.pieces):,} pieces", flush=True)
+
+
+def take_vocab(directory: str, work: Path) -> None:
+    """That of a model directory: one to go on from has learned its pieces and no others."""
+    source, out, draft = find_model(directory), work / "vocab", work / "vocab.draft"
+    tokenizer = Tokenizer.load(source)
+    pieces = hashlib.sha256("\n".join(tokenizer.pieces).encode()).hexdigest()
+    if is_done(out, work / "vocab.json", {"vocab": pieces}):
+        return
+    shutil.rmtree(draft, ignore_errors=True)
+    tokenizer.save(draft)
+    draft.rename(out)
+    print(f"{out}: {len(tokenizer.pieces):,} pieces of {source}", flush=True)
 
 
 def make_store(text: Sequence[Path], work: Path, sets: Sequence[str], workers: int) -> None:
@@ -188,6 +204,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("text", type=Path, nargs="*", help="JSON lines: text and source")
     parser.add_argument("--work", type=Path, help="folder of vocabulary, store and run")
     parser.add_argument("--run", default="run", help="name of the run's folder in it")
+    parser.add_argument("--vocab", help="model directory whose vocabulary to take; none: learn one")
     parser.add_argument("--out", type=Path, required=True, help="folder for the parts")
     parser.add_argument("--set", action="append", default=[], dest="sets", metavar="NAME=VALUE")
     parser.add_argument("--workers", type=int, default=available_cores(), help="processes")
@@ -208,7 +225,10 @@ def train_all(options: argparse.Namespace) -> int:
     stop.daemon = True
     stop.start()
     options.work.mkdir(parents=True, exist_ok=True)
-    learn_vocab(options.text, options.work, options.sets, options.workers)
+    if options.vocab is None:
+        learn_vocab(options.text, options.work, options.sets, options.workers)
+    else:
+        take_vocab(options.vocab, options.work)
     make_store(options.text, options.work, options.sets, options.workers)
     status = 0
     try:

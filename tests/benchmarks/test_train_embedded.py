@@ -11,6 +11,7 @@ import pytest
 
 from bertie.checkpoint.model_dir import open_model
 from bertie.errors import UserError
+from bertie.text.tokenizer import Tokenizer
 from bertie.train.loop import Trainer
 from tests.infer.models import SENTENCES
 from tests.train.runs import check_same_weights
@@ -90,6 +91,21 @@ def test_from_text_to_a_model_in_eight_bits_and_not_twice(
     monkeypatch.setattr(Trainer, "run", None)  # nothing is trained
     assert run(train_embedded, *words) == 0
     assert capsys.readouterr().out.count("done before") == 3
+
+
+def test_a_model_goes_on_with_its_own_vocabulary(
+    train_embedded: ModuleType, corpus: Path, tmp_path: Path
+) -> None:
+    """In another folder, of which nothing but the model is known."""
+    assert run(train_embedded, *words_of(corpus, tmp_path / "first")) == 0
+    model = tmp_path / "first" / "work" / "run" / "model"
+    sets = (f"start={model}", "train.seed=1", "data.loader.seed=1")
+    words = [*words_of(corpus, tmp_path / "more", *sets), "--vocab", model]
+    assert run(train_embedded, *words) == 0
+    learned, taken = (tmp_path / one / "work" / "vocab" for one in ("first", "more"))
+    assert Tokenizer.load(taken).pieces == Tokenizer.load(learned).pieces
+    assert run(train_embedded, *words) == 0
+    assert "vocab = " in str(run(train_embedded, *words[:-1], "embedded"))
 
 
 def test_other_settings_than_those_of_what_is_there_are_refused(
