@@ -119,10 +119,13 @@ def norm_cases(size: int, place: Place) -> list[Case]:
 
     shape, moved = f"{place.num_tokens:,} x {size:,}", 8.0 * place.num_tokens * size
     there = row_launches(size, norm.launch_of(size), is_backward=False)
-    back = row_launches(size, norm.backward_launch(size), is_backward=True)
+    back, copied = (
+        row_launches(size, norm.backward_launch(size, is_copied=is_copied), is_backward=True)
+        for is_copied in (False, True)
+    )
     return [
         Case("norm backward", shape, back, backward, moved, "GB/s"),
-        Case(f"norm backward{EIGHT}", shape, back, in_eight(backward), 1.125 * moved, "GB/s"),
+        Case(f"norm backward{EIGHT}", shape, copied, in_eight(backward), 1.125 * moved, "GB/s"),
         Case("norm forward", shape, there, forward, moved, "GB/s"),
     ]
 
@@ -274,9 +277,12 @@ def gelu_cases(width: int, place: Place) -> list[Case]:
 
     shape, numbers = f"{place.num_tokens:,} x {width:,}", 1.0 * place.num_tokens * width
     cases = []
-    for own, is_float8 in ((gelu.LAUNCH, False), (gelu.LAUNCH8, True)):
+    for ahead, own, is_float8 in (
+        (gelu.LAUNCH, gelu.LAUNCH, False),
+        (gelu.AHEAD8, gelu.BACK8, True),
+    ):
         back = block_launches(own, columns=(128, 256, 512))
-        there = own_first(own, (one for one in back if one[3] == own.max_programs))
+        there = own_first(ahead, (one for one in back if one[3] == own.max_programs))
         name, bytes_there, bytes_back = (EIGHT, 3, 9) if is_float8 else ("", 4, 6)
         make = in_eight if is_float8 else as_is
         cases += [
@@ -292,7 +298,7 @@ def sum_cases(size: int, place: Place) -> list[Case]:
     def make(here: Place, *, is_float8: bool = False) -> Run:
         d_qkv = here.draw(here.num_tokens, 3, size // HEAD_SIZE, HEAD_SIZE)
         scale = find_scale(d_qkv) if is_float8 else None
-        return lambda launch: flatten(sums.sum_tokens(d_qkv, scale=scale, launch=launch))
+        return lambda launch: flatten(sums.sum_and_copy(d_qkv, scale, launch=launch))
 
     shape, numbers = f"{place.num_tokens:,} x {size:,}", 1.0 * place.num_tokens * size
     alone = (BlockLaunch(*one) for one in product((32, 64, 128), (64, 128), (4, 8), (32, 64, 128)))

@@ -33,7 +33,13 @@ from bertie.kernels.cublaslt import (
     Way,
     library,
 )
-from bertie.kernels.float8 import cast_weight, find_scale, quantise, quantise_slope_plain
+from bertie.kernels.float8 import (
+    cast_weight,
+    find_scale,
+    quantise,
+    quantise_slope_plain,
+    turn_weight,
+)
 from bertie.kernels.products import back_product, forward_product
 from bertie.kernels.ways import list_equal, take_turns
 
@@ -87,7 +93,8 @@ def make_cases(size: int, num_tokens: int) -> list[Case]:
 
 def eight_cases(name: str, x: Tensor, gradient: Tensor, weight: Tensor) -> list[Case]:
     """gelu and its slope are no part of these."""
-    eight, turned = cast_weight(weight)
+    eight = cast_weight(weight)
+    turned = turn_weight(eight)
     bias = draw(len(weight)) if name in ("qkv", "up") else None
     ahead = forward_product(quantise(x), eight, NO_ENDING if bias is None else ADD_BIAS)
     scale = find_scale(gradient)

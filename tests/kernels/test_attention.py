@@ -11,7 +11,7 @@ from bertie.kernels.attention import (
     attend_kernel_forward,
     attend_plain,
 )
-from bertie.kernels.sums import sum_tokens
+from bertie.kernels.sums import sum_and_copy
 from bertie.model.attention import attend_runs
 from tests.kernels.closeness import check_close, error_of
 
@@ -45,7 +45,7 @@ def compare(lengths, heads, size, dropout, dtype, device, is_left=False):
     d_qkv = attend_kernel_backward(
         gradient, qkv, bounds, longest, seed, out, log_sums, dropout, is_left=is_left
     )
-    _, sums = sum_tokens(d_qkv)
+    _, sums = sum_and_copy(d_qkv, None)
     added = inputs.grad.sum(0)
     check_close([out, d_qkv, sums[[0, 2]]], [wanted, inputs.grad, added[[0, 2]]], dtype)
     # That of the keys is 0 but for rounding.

@@ -48,6 +48,7 @@ def compile_one(kernel, launch, is_apart, is_left=False):
     num_programs = 65_536 // (num_registers * 32 * launch.num_warps)
     # Of what a base of 512 tokens trains with: fewer would have to wait for each other.
     assert is_apart or is_left or num_programs * launch.num_warps >= 12, kernel.__name__
+    assert kernel is not programs.attend_backward_queries or is_left or not num_bytes, "spills"
     print(kernel.__name__, is_apart, is_left, num_registers, num_bytes)
 
 
@@ -98,31 +99,40 @@ for kernel in (lstm.recur_forward, lstm.recur_backward):
 
 
 def copy_rows(kernel, launch, switch, known, **special):
-    # Rows and their copies lie in the same threads: to copy sends nothing through shared memory.
+    # Rows and their copies lie in the same threads: nothing is made twice, and no number of eight
+    # bits changes threads, which Triton 3.6 gets wrong.
     known = known | {"ROWS": launch.rows} | ({"COLUMNS": launch.columns} if len(launch) > 3 else {})
     special = dict.fromkeys(("statistics", "weight", "bias", "shift"), "*fp32") | special
-    found, alone = (
+    made, alone = (
         make(kernel, known | {switch: is_on}, {"num_warps": launch.num_warps}, **special)
-        .asm["ttgir"].count("ttg.convert_layout")
         for is_on in (True, False)
     )
-    assert found <= alone, f"{kernel.__name__}: {found} conversions, {alone} without a copy"
-    print(kernel.__name__, found)
+    text, name = made.asm["ttgir"], kernel.__name__
+    moved = [line for line in text.splitlines() if "ttg.convert_layout" in line]
+    most = alone.asm["ttgir"].count("ttg.convert_layout")
+    assert len(moved) <= most, f"{name}: {len(moved)} conversions, {most} without a copy"
+    assert not any("f8E" in line for line in moved), f"{name} {known}: {moved}"
+    assert text.count("math.exp2") == ("gelu" in name), f"{name} is computed more than once"
+    assert "satfinite" in made.asm["ptx"], f"{name}: what is too large must become the largest"
+    print(name, len(moved))
 
 
 ahead, slope = {"copy": "*fp8e4nv"}, {"copy": "*fp8e5", "factor": "*fp32"}
-for size in (512, 768, 1024):
+for size in (48, 64, 256, 512, 768, 1024):
     known = {"SIZE": size, "WIDTH": norm.width_of(size)} | chance_of(0.1)
     launch = norm.backward_launch(size, is_copied=True)
     copy_rows(norm.norm_backward, launch, "IS_COPIED", known, **slope)
     known |= {"IS_SAVED": True}
     copy_rows(norm.norm_forward, norm.launch_of(size), "IS_COPIED", known, **ahead)
 known = {"SIZE": 3072, "IS_TANH": False}
-copy_rows(gelu.gelu_forward, gelu.LAUNCH8, "IS_FLOAT8", known, out="*fp8e4nv")
-copy_rows(gelu.gelu_backward, gelu.LAUNCH8, "IS_FLOAT8", known, **slope)
+copy_rows(gelu.gelu_forward, gelu.AHEAD8, "IS_FLOAT8", known, out="*fp8e4nv")
+for launch in (gelu.BACK8, gelu.LAUNCH):  # with 8 and with 32 numbers a thread
+    copy_rows(gelu.gelu_backward, launch, "IS_FLOAT8", known, **slope)
 copy_rows(sums.add_columns, sums.COPY_LAUNCH, "IS_COPIED", {"SIZE": 2304}, **slope)
 small = {"num_warps": 4}
-make(float8.cast, {"SCALE": 8.0, "BLOCK": float8.BLOCK}, small, eight="*fp8e4nv", count="i32")
+known = {"SCALE": 8.0, "BLOCK": float8.BLOCK}
+cast = make(float8.cast, known, small, eight="*fp8e4nv", count="i32")
+assert "satfinite" in cast.asm["ptx"] and "ttg.convert_layout" not in cast.asm["ttgir"]
 make(float8.add_squares, {"BLOCK": float8.BLOCK}, small, count="i32")
 two = {"factor": "*fp32", "inverse": "*fp32"}
 make(float8.choose_scale, {"PARTS": 1024}, small, count="fp32", **two)
@@ -140,4 +150,4 @@ def test_kernels_compile_for_a_gpu(tmp_path):
         check=False,
     )
     assert found.returncode == 0, found.stderr[-2000:]
-    assert len(found.stdout.splitlines()) == 26
+    assert len(found.stdout.splitlines()) == 33

@@ -24,6 +24,7 @@ from bertie.kernels.float8 import (
     quantise_plain,
     quantise_slope_plain,
     take_copy,
+    turn_weight,
 )
 from bertie.model import encoder
 from bertie.model.bert import Bert, pack
@@ -47,7 +48,8 @@ def test_rows_are_those_of_torch(num_rows, size, dtype, device):
 @pytest.mark.parametrize("shape", [(48, 80), (64, 64), (16, 192), (4, 65)])
 def test_weights_come_as_they_are_and_transposed(shape, device):
     weight = draw(*shape, scale=0.02).to(device)
-    eight, turned = cast_weight(weight)
+    eight = cast_weight(weight)
+    turned = turn_weight(eight)
     assert turned.is_contiguous() and torch.equal(turned.float(), eight.float().T)
     assert error_of(eight.float(), quantise_plain(weight, WEIGHT_SCALE).float()) < 1e-3
     assert error_of(eight.float() / WEIGHT_SCALE, weight) < 0.03
@@ -125,6 +127,7 @@ def test_eight_bits_are_for_those_who_ask_and_for_sizes_that_fit(monkeypatch):
     monkeypatch.setattr(Switch, "is_float8", True)
     assert can_use_float8(rows, 256)
     assert not can_use_float8(rows, 248) and not can_use_float8(rows[:, :56], 256)
+    assert can_use_float8(rows[:, :48], 256) and not can_use_float8(rows[:, :32], 256)
     assert not can_use_float8(rows.float(), 256)
     assert not has_float8(torch.device("cpu"))
 

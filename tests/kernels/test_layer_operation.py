@@ -226,7 +226,7 @@ def test_gradients_with_dropout_are_slopes(layer, device):
     assert abs((after - before) / (2 * size) - wanted) < 2e-2 * abs(wanted) + 1e-2
 
 
-# --- with products of eight bits; in Triton's interpreter float16 stands for bfloat16 ---
+# --- with products of eight bits ---
 
 
 # Of an error's norm, of rows and of gradients. Rounded to bfloat16 before, numbers at the border of
@@ -301,6 +301,20 @@ def test_eight_bits_are_the_twins(layer, device, is_compiled, is_left):
     exact_gradients = walk_back(layer, x, exact, gradient)
     assert 0.01 < error_of(rows, exact) < 0.1  # it did round
     assert 0.01 < error_of(gradients[0], exact_gradients[0]) < 0.15
+
+
+@needs_eight_bits
+def test_eight_bits_drop_what_others_drop(layer, device):
+    """With dropout, gradients of rows and of what was dropped part: near those without eight bits,
+    and dropped where these are."""
+    x, gradient, bounds = make(device, half_of(device))
+    found, wanted = (
+        [rows, *walk_back(layer, x, rows, gradient)]
+        for rows in (run(layer, x, bounds, 0.3, is_float8=is_float8) for is_float8 in (True, False))
+    )
+    for place, (one, other) in enumerate(zip(found, wanted, strict=True)):
+        assert error_of(one, other) < 0.15, place
+    assert error_of(found[1], wanted[1]) > 0.005
 
 
 @needs_eight_bits

@@ -14,6 +14,7 @@ from bertie.kernels.float8 import (
     linear_plain,
     quantise,
     quantise_slope_plain,
+    turn_weight,
 )
 from bertie.kernels.products import (
     add_back,
@@ -111,7 +112,8 @@ def draw8(num_tokens, size, width):
     weight = (size**-0.5 * torch.randn(width, size, generator=generator)).cuda()
     bias = torch.randn(width, generator=generator).cuda().bfloat16()
     gradient = 1e-5 * torch.randn(num_tokens, width, generator=generator).cuda().bfloat16()
-    return x, cast_weight(weight), bias, gradient
+    eight = cast_weight(weight)
+    return x, (eight, turn_weight(eight)), bias, gradient
 
 
 @needs_eight_bits

@@ -11,6 +11,7 @@ from torch import Tensor
 HEAD_SIZES = (16, 32, 64, 128)
 LSTM_SIZES = (16, 32, 64, 128)
 HALF = (torch.bfloat16, torch.float16)
+LEAST_FLOAT8 = 48  # columns of rows that are copied to eight bits
 HAS_TRITON = find_spec("triton") is not None
 
 
@@ -54,10 +55,12 @@ def has_float8(device: torch.device) -> bool:
 def can_use_float8(x: Tensor, width: int) -> bool:
     """Whether they are asked for, and for rows (T, D) with so many columns in between.
 
-    Sizes must be multiples of 16, as cuBLASLt wants them. That the device can do it was asked
-    before (`has_float8`), or the switch would not be on.
+    Sizes must be multiples of 16, as cuBLASLt wants them, and of rows of fewer than 48 columns
+    numbers of eight bits would change threads, which Triton 3.6 gets wrong. That the device can do
+    it was asked before (`has_float8`), or the switch would not be on.
     """
-    is_aligned = x.shape[-1] % 16 == 0 and width % 16 == 0
+    size = x.shape[-1]
+    is_aligned = size % 16 == 0 and size >= LEAST_FLOAT8 and width % 16 == 0
     return Switch.is_float8 and x.dtype == torch.bfloat16 and is_aligned
 
 

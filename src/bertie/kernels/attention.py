@@ -59,7 +59,7 @@ def queries_launch(size: int) -> TileLaunch:
 
 
 def keys_launch(size: int) -> TileLaunch:
-    """With 168 registers three programs do."""
+    """With 168 registers three programs share a multiprocessor."""
     max_registers = 168 if size == 64 else None
     return TileLaunch(queries=64, keys=64, num_warps=4, num_stages=2, max_registers=max_registers)
 

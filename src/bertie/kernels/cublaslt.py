@@ -106,7 +106,7 @@ class Plan:
         if p.is_float8:
             self.set(FAST_SUMS, c_int8(True))  # of fewer bits, but of more than the products have
         unscale = 1 / WEIGHT_SCALE if p.is_slope else UNSCALE
-        self.scale, self.kept = c_float(unscale if p.is_float8 else 1), c_float(p.is_added)
+        self.factor, self.kept = c_float(unscale if p.is_float8 else 1), c_float(p.is_added)
         self.a = layout(p.k, p.m, kind) if p.is_a_transposed else layout(p.m, p.k, kind)
         self.b = layout(p.k, p.n, E5M2 if p.is_slope else kind)
         self.out = layout(p.m, p.n, BFLOAT16)
@@ -162,7 +162,7 @@ class Plan:
         status: int = library().cublasLtMatmul(
             c_void_p(torch.cuda.current_blas_handle()),
             self.description,
-            byref(self.scale),
+            byref(self.factor),
             c_void_p(a.data_ptr()),
             self.a,
             c_void_p(b.data_ptr()),

@@ -17,9 +17,10 @@ from bertie.kernels.float8 import FLOAT8, SLOPE8, Scale, Slope, copy_rows, copy_
 from bertie.kernels.launch import BlockLaunch
 from bertie.kernels.sums import add_rows
 
-# Of both kernels; and of those of eight bits.
+# Of both kernels; and of each with eight bits.
 LAUNCH = BlockLaunch(rows=16, columns=256, num_warps=4, max_programs=132 * 8)
-LAUNCH8 = BlockLaunch(rows=8, columns=256, num_warps=8, max_programs=132 * 16)
+AHEAD8 = BlockLaunch(rows=8, columns=256, num_warps=4, max_programs=132 * 8)
+BACK8 = BlockLaunch(rows=8, columns=256, num_warps=8, max_programs=132 * 16)
 
 
 @triton.jit
@@ -123,7 +124,7 @@ def bias_gelu_forward(
 ) -> Tensor:  # (T, U), (U,) -> (T, U)
     """In the precision of x; or in eight bits alone, and then x has its bias already."""
     num_rows, size = x.shape
-    launch = launch or (LAUNCH8 if is_float8 else LAUNCH)
+    launch = launch or (AHEAD8 if is_float8 else LAUNCH)
     out = torch.empty_like(x, dtype=FLOAT8 if is_float8 else x.dtype)
     gelu_forward[(triton.cdiv(size, launch.columns), triton.cdiv(num_rows, launch.rows))](
         x,
@@ -155,7 +156,7 @@ def bias_gelu_backward(
     its bias already.
     """
     num_rows, size = x.shape
-    launch = launch or (LAUNCH if scale is None else LAUNCH8)
+    launch = launch or (LAUNCH if scale is None else BACK8)
     num_blocks = triton.cdiv(size, launch.columns)
     most = max(1, launch.max_programs // num_blocks)
     num_programs = min(triton.cdiv(num_rows, launch.rows), most)

@@ -29,7 +29,15 @@ from bertie.kernels.attention import (
     attend_kernel_backward,
     attend_kernel_forward,
 )
-from bertie.kernels.float8 import FLOAT8, Scale, Slope, cast_weight, find_scale, quantise
+from bertie.kernels.float8 import (
+    FLOAT8,
+    Scale,
+    Slope,
+    cast_weight,
+    find_scale,
+    quantise,
+    turn_weight,
+)
 from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
 from bertie.kernels.norm import add_norm_backward, add_norm_forward
 from bertie.kernels.products import (
@@ -44,7 +52,7 @@ from bertie.kernels.products import (
     matrix_gradient,
     times_gelu_slope,
 )
-from bertie.kernels.sums import add_rows, sum_tokens
+from bertie.kernels.sums import add_rows, sum_and_copy
 
 
 class LayerWeights(NamedTuple):
@@ -96,7 +104,7 @@ class Saved(NamedTuple):
     first_sum: Tensor  # (R, D)
     first_statistics: Tensor  # (2, R)
     middle: Tensor  # (R, D)
-    wide: Tensor  # (R, U) before gelu
+    wide: Tensor  # (R, U) before gelu; with its bias where the product has added that
     active: Tensor  # (R, U) after; with eight bits none, it is made again: (0, U)
     second_sum: Tensor  # (R, D)
     second_statistics: Tensor  # (2, R)
@@ -341,7 +349,8 @@ def cast_factor(
     weight: Tensor, dtype: torch.dtype, *, is_float8: bool, is_saved: bool
 ) -> Factor:  # (O, I)
     if is_float8:
-        return Factor(*cast_weight(weight))
+        eight = cast_weight(weight)
+        return Factor(eight, turn_weight(eight) if is_saved else eight)
     # A copy even where the precision is the same: what is given back must not be what was given.
     half = weight.to(dtype, copy=is_saved)
     return Factor(half, half)
@@ -436,7 +445,7 @@ def look_back_all(
         settings.attention_dropout,
         is_left=settings.is_left,
     )
-    d_qkv, d_bias = sum_tokens(slope, scale=scale)
+    d_qkv, d_bias = sum_and_copy(slope, scale)
     d_x = add_to_rows(d_residual, d_qkv, saved.qkv_weight)
     return d_x, matrix_gradient(d_qkv.half, saved.x), d_bias
 

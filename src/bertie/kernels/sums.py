@@ -61,13 +61,13 @@ def add_columns(
     tl.store(mine, tl.sum(total, 0, keep_dims=True), mask=is_column & (third != 1))
 
 
-def sum_tokens(
-    d_qkv: Tensor, *, scale: Scale | None = None, launch: BlockLaunch | None = None
+def sum_and_copy(
+    d_qkv: Tensor, scale: Scale | None, *, launch: BlockLaunch | None = None
 ) -> tuple[Slope, Tensor]:  # (T, 3, H, K) -> (T, 3 D), (3, H, K), in float32
-    """The gradient of the bias. A bias of the keys adds the same to all scores of a query, which
-    changes no share: its gradient is 0.
+    """The rows, in eight bits, too, where a `scale` is given; and their sums over the tokens.
 
-    First the rows as they are; where a `scale` is given, in eight bits, too.
+    These are the gradient of the bias. A bias of the keys adds the same to all scores of a query,
+    which changes no share: its gradient is 0.
     """
     num_rows, size, rows = len(d_qkv), d_qkv[0].numel(), d_qkv.flatten(1)
     launch = launch or (LAUNCH if scale is None else COPY_LAUNCH)
