@@ -15,8 +15,8 @@ from bertie.kernels.float8 import (
     quantise_plain,
     quantise_slope_plain,
 )
-from bertie.kernels.layer import LayerSettings, LayerWeights
 from bertie.kernels.layer_operation import encode_layer
+from bertie.kernels.layer_parts import LayerSettings, LayerWeights
 from bertie.kernels.products import plan_of
 from bertie.model.attention import attend
 from bertie.model.config import ModelConfig

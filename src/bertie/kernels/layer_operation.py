@@ -13,15 +13,8 @@ import torch
 from torch import Tensor
 
 from bertie.kernels.float8 import FLOAT8, leave_copy, quantise, take_copy
-from bertie.kernels.layer import (
-    Gradients,
-    LayerSettings,
-    LayerWeights,
-    Saved,
-    Seeds,
-    backward,
-    forward,
-)
+from bertie.kernels.layer import backward, forward
+from bertie.kernels.layer_parts import Gradients, LayerSettings, LayerWeights, Saved, Seeds
 
 
 def encode_layer(

@@ -177,8 +177,8 @@ class Layer(nn.Module):
         self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None
     ) -> Tensor:  # (T, D) -> (R, D)
         """The same on a GPU in half precision, see bertie.kernels.layer."""
-        from bertie.kernels.layer import LayerSettings, LayerWeights
         from bertie.kernels.layer_operation import encode_layer
+        from bertie.kernels.layer_parts import LayerSettings, LayerWeights
 
         attention, norm, ffn = self.attention, self.attention_norm, self.ffn
         weights = LayerWeights(
