@@ -1,6 +1,8 @@
 """What a folder remembers of its run, and which settings may change when the run goes on."""
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 
 from bertie.errors import UserError
 from bertie.train.distributed import World
-from bertie.train.record import begin_record, check_same, flatten, is_one_of
+from bertie.train.record import begin_record, check_same, find_commit, flatten, is_one_of
 
 BEFORE = {"train": {"seed": 3, "keep": 1}, "test": ["a", "b"], "name": "x"}
 
@@ -23,6 +25,27 @@ def test_a_record_says_what_is_run_and_on_what(tmp_path: Path) -> None:
     assert values["command"] == ["bertie", "x y"]
     assert {"started", "processes", "threads", "machine", "versions"} <= values.keys()
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["run.json"]
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_a_checkout_says_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        who = ["-c", "user.name=A", "-c", "user.email=a@b"]
+        command = ["git", "-C", str(tmp_path), *who, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    package = tmp_path / "src" / "bertie"
+    package.mkdir(parents=True)
+    assert find_commit(tmp_path) is None  # no checkout
+    (package / "code.py").write_text("1", encoding="utf-8")
+    git("init", "--quiet")
+    git("add", ".")
+    git("commit", "--quiet", "--message", "first")
+    git("tag", "v1")
+    assert find_commit(tmp_path) == git("rev-parse", "HEAD")
+    (package / "code.py").write_text("2", encoding="utf-8")
+    assert find_commit(tmp_path) == git("rev-parse", "HEAD") + "-dirty"
+    assert find_commit(package) is None  # a folder inside somebody's checkout is none of ours
 
 
 def test_the_same_settings_go_on_and_others_are_named() -> None:

@@ -1,6 +1,7 @@
 """What the folder of a run remembers, and whether a run may go on in it."""
 
 import platform
+import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from bertie.errors import UserError
 from bertie.train.distributed import World
 
 RECORD = "run.json"
+ROOT = Path(__file__).parents[3]  # of a checkout; of an installed package it is nothing of ours
 # What may be changed when a run of any kind goes on: it does not change what is learned.
 HARMLESS_TO_ALL = {
     "train.recompute",
@@ -55,11 +57,25 @@ def begin_record(
         "gpu": name_gpu(world),
         "versions": {
             "bertie": __version__,
+            "commit": find_commit(ROOT),
             "python": platform.python_version(),
             "torch": torch.__version__,
         },
     }
     write_json(folder / RECORD, values)
+
+
+def find_commit(root: Path) -> str | None:
+    """What this code is a checkout of, "-dirty" if it was changed since; none where it is none."""
+    if not (root / "src" / "bertie").is_dir():
+        return None
+    words = ["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    command = ["git", "-C", str(root), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:  # there is no git
+        return None
+    return done.stdout.strip() or None
 
 
 def name_gpu(world: World) -> str | None:
