@@ -8,7 +8,7 @@ quickstart: .venv/bertie ## the whole way on the text that every Python machine 
 	$(BIN)/bertie quickstart
 
 test: check ## lint, types, tests
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --durations 25
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder --durations 25
 
 test-slow: .venv/test ## the heavy equality tests over the shared corpora, minutes of CPU time
 	$(BIN)/pytest -m slow

@@ -22,6 +22,22 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 SHARED = Path(os.environ.get("BERTIE_SHARED", Path(__file__).parents[2] / "shared"))
 COMPARED: Counter[str] = Counter()
+LONG = {
+    Path(__file__).parent / name
+    for name in (
+        "cli/test_asking.py",
+        "end_to_end/test_variants.py",
+        "export/test_writing.py",
+        "kernels/test_compiled.py",
+        "serve/test_page.py",
+        "test_ablate.py",
+        "test_crew.py",
+        "test_finetune.py",
+        "test_readme.py",
+        "test_tuning.py",
+        "train/test_distributed.py",
+    )
+}
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +85,11 @@ def unpacked(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
         return folder / name
 
     return unpack
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take a minute come first: one process must not have them left at the end."""
+    items.sort(key=lambda item: item.path not in LONG)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

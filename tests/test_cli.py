@@ -12,6 +12,7 @@ import typer.main
 
 from bertie.cli import app, main, pretrain
 from bertie.errors import UserError
+from tests.commands import bertie
 from tests.infer.models import make_directory
 
 # Changing this list is changing what users type: say so in the CHANGELOG.
@@ -37,20 +38,6 @@ SURFACE = {
     "serve": "models host port api_key_file allow_origin threads device precision recipe sets",
     "quickstart": "out",
 }
-
-
-def bertie(
-    *arguments: str, cwd: Path | None = None, stdin: str = ""
-) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "bertie", *arguments],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        cwd=cwd,
-        input=stdin,
-        env=os.environ | {"PYTHONUTF8": "1", "COLUMNS": "120"},
-    )
 
 
 def test_the_verbs_and_their_options() -> None:

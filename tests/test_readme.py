@@ -1,10 +1,8 @@
 """Every command and every piece of Python in the READMEs runs, in order, as a newcomer would."""
 
-import os
 import re
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,8 @@ import pytest
 import bertie
 from bertie.embedded import VARIABLE
 from tests.checkpoint.test_importing import write_google
+from tests.commands import bertie as typed
+from tests.commands import python
 from tests.tuned import write_task
 
 ROOT = Path(__file__).parents[1]
@@ -50,17 +50,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path
 
 
-def run(arguments: list[str], folder: Path) -> str:
-    result = subprocess.run(
-        arguments,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        env=os.environ | {"PYTHONUTF8": "1"},
-    )
-    assert result.returncode == 0, f"{shlex.join(arguments)}\n{result.stdout}{result.stderr}"
-    return result.stdout
+def check(done: subprocess.CompletedProcess, what: str) -> str:
+    """What it printed."""
+    assert done.returncode == 0, f"{what}\n{done.stdout}{done.stderr}"
+    return done.stdout
 
 
 def test_every_command_and_snippet_runs(folder: Path) -> None:
@@ -70,12 +63,13 @@ def test_every_command_and_snippet_runs(folder: Path) -> None:
     for command in commands:
         program, *arguments = shlex.split(command, comments=True)
         if program == "make":  # its recipe is `bertie quickstart` and this very test run
-            assert run(["make", "-n", "-C", str(ROOT), *arguments], folder)
+            words = ["make", "-n", "-C", str(ROOT), *arguments]
+            assert check(subprocess.run(words, capture_output=True, text=True), command)
         else:
             assert program == "bertie"
-            assert run([sys.executable, "-m", "bertie", *arguments], folder)
+            assert check(typed(*arguments, cwd=folder), command)
     for snippet in (snippet for name in READMES for snippet in blocks(name, "python")):
-        assert run([sys.executable, "-c", snippet], folder)
+        assert check(python(snippet, cwd=folder), snippet)
 
 
 def test_both_languages_show_the_same_commands() -> None:

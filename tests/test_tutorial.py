@@ -6,14 +6,13 @@ the file that its first line names.
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from bertie.cli import app
+from tests.commands import python
 from tests.test_recipes import TUNING, shrink
 from tests.tuned import write_choices, write_classes, write_questions, write_tags
 
@@ -69,8 +68,7 @@ def test_every_command_and_snippet_runs_in_order(
             for command in block.splitlines():
                 run(command)
         elif language == "python":
-            command = [sys.executable, "-c", block]
-            done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+            done = python(block)
             assert done.returncode == 0, block + done.stderr
         elif language == "toml":
             name = block.splitlines()[0].removeprefix("# ")

@@ -19,8 +19,8 @@ from bertie.evaluate import evaluate_file, write_predictions
 from bertie.tasks.classify import Classify
 from bertie.tasks.span import Span
 from bertie.tasks.tag import Tag
+from tests.commands import bertie
 from tests.infer.models import SENTENCES, make_directory, make_tuned
-from tests.test_cli import bertie
 
 LABELS = ("a", "b", "c")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.test_cli import bertie
+from tests.commands import bertie
 from tests.tuned import make_model, write_tags
 
 FAST = ("train.device=cpu", "train.budget=2 epochs", "head.hidden_size=5", "train.threads=1")

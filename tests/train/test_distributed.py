@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,22 @@ import pytest
 from bertie.checkpoint.state import find_checkpoint, list_checkpoints
 from bertie.data.store import Store
 from tests.data.stores import awkward, write_store
-from tests.train.runs import STILL, TINY, check_same_weights, metrics
+from tests.train.runs import STILL, TINY, check_same_weights, metrics, recipe, run
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+ALBERT = ("model.share_layers=true", "model.embedding_size=7")
+SHORT = "train.budget=6 steps"
+ALONE = {  # what one process learns, and two should
+    "bert": STILL,
+    "lamb": (*STILL, "optim.name=lamb"),
+    "albert": (*STILL, SHORT, "objective=mlm+sop", "data.instances.kind=sop", *ALBERT),
+    "left": (*STILL, SHORT, "objective=lm", "model.attention=left"),
+    "lstm": (*STILL, SHORT, "objective=lm+back", "model.layer=lstm"),
+}
+LONG = ("train.budget=120 steps",)  # with dropout; long enough to be killed meanwhile
+SHARDINGS = ("none", "full")
 
 
 @pytest.fixture(scope="module")
@@ -22,27 +39,22 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return write_store(tmp_path_factory.mktemp("many") / "store", awkward() * 2)
 
 
-def command(store: Store, out: Path, *sets: str, processes: int, restarts: int = 0) -> list[str]:
+def launch(*words: str | Path, processes: int = 2, restarts: int = 0) -> list[str]:
+    many = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    return [sys.executable, *many, f"--max-restarts={restarts}", "-m", *map(str, words)]
+
+
+def pretrain(store: Store, out: Path, *sets: str) -> list[str | Path]:
     recipe = out.with_suffix(".toml")
     recipe.write_text("", encoding="utf-8")
     settings = [part for one in (*TINY, *sets) for part in ("--set", one)]
-    run = ["-m", "bertie", "pretrain", str(recipe), "--store", str(store.folder)]
-    many = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    many += [f"--max-restarts={restarts}"]
-    prefix = [sys.executable, *many] if processes > 1 else [sys.executable]
-    return [*prefix, *run, "--out", str(out), *settings]
+    return ["bertie", "pretrain", recipe, "--store", store.folder, "--out", out, *settings]
 
 
-def train(store: Store, out: Path, *sets: str, processes: int) -> None:
+def go(command: list[str]) -> None:
     """Once more where torch itself crashed, as it does over gloo now and then: the run goes on."""
     for _ in range(3):
-        done = subprocess.run(
-            command(store, out, *sets, processes=processes),
-            capture_output=True,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            check=False,
-        )
+        done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
         is_crash = "Signal 11 (SIGSEGV)" in done.stderr or "Signal 6 (SIGABRT)" in done.stderr
         if done.returncode == 0 or not is_crash:
             break
@@ -50,67 +62,59 @@ def train(store: Store, out: Path, *sets: str, processes: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def alone(store: Store, tmp_path_factory: pytest.TempPathFactory) -> list[dict]:
-    out = tmp_path_factory.mktemp("alone") / "run"
-    train(store, out, *STILL, processes=1)
-    return metrics(out)
+def together(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders NAME-SHARDING of all runs over two processes, and "whole" of the long ones."""
+    folder = tmp_path_factory.mktemp("together")
+    runs = {
+        f"{name}-{sharding}": [*sets, f"train.sharding={sharding}", "data.loader.micro_tokens=150"]
+        for name, sets in ALONE.items()
+        for sharding in SHARDINGS
+    }
+    runs |= {f"whole-{sharding}": [*LONG, f"train.sharding={sharding}"] for sharding in SHARDINGS}
+    (folder / "runs.json").write_text(json.dumps(runs), encoding="utf-8")
+    go(launch("tests.train.many_runs", store.folder, folder, folder / "runs.json"))
+    return folder
 
 
-@pytest.mark.parametrize("sharding", ["none", "full"])
-@pytest.mark.parametrize("name", ["bert", pytest.param("lamb", marks=pytest.mark.multi)])
+@pytest.fixture(scope="module")
+def alone(store: Store, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[dict]]:
+    folder = tmp_path_factory.mktemp("alone")
+
+    @cache
+    def learn(name: str) -> list[dict]:
+        run(store, folder / name, recipe(*ALONE[name]))
+        return metrics(folder / name)
+
+    return learn
+
+
+@pytest.mark.parametrize("sharding", SHARDINGS)
+@pytest.mark.parametrize("name", ALONE)
 def test_two_processes_are_one(
-    store: Store, tmp_path: Path, alone: list[dict], sharding: str, name: str
+    together: Path, alone: Callable[[str], list[dict]], sharding: str, name: str
 ) -> None:
-    out = tmp_path / "two"
-    if name == "lamb":
-        train(store, tmp_path / "one", *STILL, "optim.name=lamb", processes=1)
-        alone = metrics(tmp_path / "one")
-    sets = (*STILL, f"optim.name={name}", f"train.sharding={sharding}")
-    train(store, out, *sets, "data.loader.micro_tokens=150", processes=2)
-    assert len(metrics(out)) == len(alone) == 20
-    for one, two in zip(alone, metrics(out), strict=True):
-        for figure in ("mlm_loss", "nsp_loss", "norm"):
-            assert one[figure] == pytest.approx(two[figure], rel=1e-5)
-        for figure in ("tokens", "rate", "mlm_accuracy", "nsp_accuracy"):
-            assert one[figure] == pytest.approx(two[figure], abs=1e-9)
-
-
-ALBERT = ("model.share_layers=true", "model.embedding_size=7")
-RELATIVES = {
-    "albert": ("objective=mlm+sop", "data.instances.kind=sop", *ALBERT),
-    "left": ("objective=lm", "model.attention=left"),
-    "lstm": ("objective=lm+back", "model.layer=lstm"),
-}
-
-
-@pytest.mark.multi
-@pytest.mark.parametrize("sharding", ["none", "full"])
-@pytest.mark.parametrize("name", RELATIVES)
-def test_two_processes_of_a_relative_are_one(
-    store: Store, tmp_path: Path, name: str, sharding: str
-) -> None:
-    sets = (*STILL, *RELATIVES[name], "train.budget=6 steps")
-    train(store, tmp_path / "one", *sets, processes=1)
-    more = (f"train.sharding={sharding}", "data.loader.micro_tokens=150")
-    train(store, tmp_path / "two", *sets, *more, processes=2)
-    one, two = metrics(tmp_path / "one"), metrics(tmp_path / "two")
-    assert len(one) == len(two)
-    for line, other in zip(one, two, strict=True):
-        for figure in (name for name in line if name.endswith(("_loss", "norm"))):
-            assert line[figure] == pytest.approx(other[figure], rel=1e-5)
+    found = metrics(together / f"{name}-{sharding}")
+    assert len(found) == len(alone(name)) == (20 if name in ("bert", "lamb") else 6)
+    for one, two in zip(alone(name), found, strict=True):
+        assert one.keys() == two.keys()
+        for figure in one:
+            if figure.endswith(("_loss", "norm")):
+                assert one[figure] == pytest.approx(two[figure], rel=1e-5)
+            elif figure == "rate" or figure == "tokens" or figure.endswith("_accuracy"):
+                assert one[figure] == pytest.approx(two[figure], abs=1e-9)
 
 
 @pytest.mark.multi
 def test_a_run_goes_on_with_another_number_of_processes(
-    store: Store, tmp_path: Path, alone: list[dict]
+    store: Store, tmp_path: Path, alone: Callable[[str], list[dict]]
 ) -> None:
     """One process for 10 of the 20 steps, then two, then one again."""
     out, stops = tmp_path / "run", [(1, 10), (2, 15), (1, 20)]
     for processes, last in stops:
         train_until(store, out, last, processes=processes)
         assert find_checkpoint(out).counters.step == last
-    assert len(metrics(out)) == len(alone) == 20
-    for one, other in zip(alone, metrics(out), strict=True):
+    assert len(metrics(out)) == len(alone("bert")) == 20
+    for one, other in zip(alone("bert"), metrics(out), strict=True):
         for figure in ("mlm_loss", "nsp_loss", "norm"):
             assert one[figure] == pytest.approx(other[figure], rel=1e-5)
 
@@ -118,32 +122,28 @@ def test_a_run_goes_on_with_another_number_of_processes(
 def train_until(store: Store, out: Path, last: int, *, processes: int) -> None:
     """Trains, and then forgets all that came after a step, as if it had been killed there."""
     sets = (*STILL, "train.keep=9", "data.loader.micro_tokens=400")
-    train(store, out, *sets, processes=processes)
+    if processes == 1:
+        run(store, out, recipe(*sets))
+    else:
+        go(launch(*pretrain(store, out, *sets), processes=processes))
     for folder in list_checkpoints(out):
         if int(folder.name.removeprefix("step-")) > last:
             shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("sharding", ["none", pytest.param("full", marks=pytest.mark.multi)])
 def test_a_dead_rank_ends_the_run_and_it_goes_on(
-    store: Store, tmp_path: Path, sharding: str
+    store: Store, tmp_path: Path, together: Path
 ) -> None:
-    sets = (f"train.sharding={sharding}", "train.budget=120 steps")  # with dropout
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    train(store, whole, *sets, processes=2)
-    many = subprocess.Popen(
-        command(store, broken, *sets, processes=2),
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    whole, broken = together / "whole-full", tmp_path / "broken"
+    command = launch(*pretrain(store, broken, *LONG, "train.sharding=full"))
+    many = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     os.kill(wait_for_rank(broken, many.pid), signal.SIGKILL)
     _, errors = many.communicate(timeout=120)
     assert many.returncode != 0
     assert "lost another rank" in errors or "SIGTERM" in errors  # torchrun may end it before
     assert "bertie/train" not in errors  # no traceback of ours
     assert 0 < find_checkpoint(broken).counters.step < 120
-    train(store, broken, *sets, processes=2)
+    go(command)
     assert metrics(broken) == metrics(whole)
     check_same_weights(broken, whole)
 
@@ -164,17 +164,17 @@ def is_rank(pid: int, rank: int) -> bool:
     return f"RANK={rank}".encode() in variables
 
 
-def test_torchrun_starts_a_run_again_that_lost_a_rank(store: Store, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    many = subprocess.Popen(
-        command(store, out, "train.budget=120 steps", processes=2, restarts=1),
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def test_torchrun_starts_a_run_again_that_lost_a_rank(
+    store: Store, tmp_path: Path, together: Path
+) -> None:
+    whole, out = together / "whole-none", tmp_path / "run"
+    command = launch(*pretrain(store, out, *LONG), restarts=1)
+    many = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
     os.kill(wait_for_rank(out, many.pid), signal.SIGKILL)
     _, errors = many.communicate(timeout=120)
     assert many.returncode == 0, errors
     assert "goes on from" in errors
     lines = (out / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 121))
+    assert metrics(out) == metrics(whole)
+    check_same_weights(out, whole)
