@@ -1,7 +1,8 @@
 """`bertie` as people type it, in a process that has loaded torch before: that takes seconds.
 
 A server of multiprocessing's imports it once; each command is a fork of it, with the folder, the
-environment and the files of its own that a process started by a shell would have.
+environment and the files of its own that a process started by a shell would have. It ends without
+what Python does at its end; those that torchrun starts do that.
 """
 
 import os
@@ -14,7 +15,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 CONTEXT = get_context("forkserver")
-CONTEXT.set_forkserver_preload(["torch", "bertie.cli", "bertie.infer.engine", "bertie.pretrain"])
+# Nothing of bertie's: what a command forgets to import must be missing.
+CONTEXT.set_forkserver_preload(["numpy", "rich.console", "safetensors", "torch", "typer"])
+ROOT = Path(__file__).parents[1]
 
 
 def bertie(
@@ -39,7 +42,11 @@ def run(
         given = (words, code, str(cwd or Path.cwd()), environment, [str(pipe) for pipe in pipes])
         process = CONTEXT.Process(target=become, args=given)
         process.start()
-        process.join()
+        try:
+            process.join()
+        finally:  # a test that ran out of time
+            process.kill()
+            process.join()
         said = [pipe.read_text(encoding="utf-8") for pipe in pipes[1:]]
     return subprocess.CompletedProcess(words, process.exitcode, *said)
 
@@ -62,6 +69,7 @@ def become(
         for number, mode in enumerate(("r", "w", "w"))
     )
     sys.argv = list(words)
+    sys.path[:] = ["", *(path for path in sys.path if path not in ("", str(ROOT)))]
     if code is None:
         runpy.run_module("bertie", run_name="__main__", alter_sys=True)
     else:

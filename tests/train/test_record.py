@@ -28,7 +28,9 @@ def test_a_record_says_what_is_run_and_on_what(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_a_checkout_says_its_commit_and_whether_it_was_changed(tmp_path: Path) -> None:
+def test_a_checkout_says_its_commit_and_whether_it_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def git(*words: str) -> str:
         who = ["-c", "user.name=A", "-c", "user.email=a@b"]
         command = ["git", "-C", str(tmp_path), *who, *words]
@@ -43,9 +45,22 @@ def test_a_checkout_says_its_commit_and_whether_it_was_changed(tmp_path: Path) -
     git("commit", "--quiet", "--message", "first")
     git("tag", "v1")
     assert find_commit(tmp_path) == git("rev-parse", "HEAD")
+    with monkeypatch.context() as hook:
+        hook.setenv("GIT_DIR", str(tmp_path / "another"))
+        assert find_commit(tmp_path) is not None
     (package / "code.py").write_text("2", encoding="utf-8")
     assert find_commit(tmp_path) == git("rev-parse", "HEAD") + "-dirty"
-    assert find_commit(package) is None  # a folder inside somebody's checkout is none of ours
+    inside = tmp_path / "vendor"  # of a package that lies in somebody's checkout
+    (inside / "src" / "bertie").mkdir(parents=True)
+    assert find_commit(inside) is None
+
+
+def test_git_that_fails_names_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "src" / "bertie").mkdir(parents=True)
+    (tmp_path / ".git").write_text("gitdir: nowhere", encoding="utf-8")
+    assert find_commit(tmp_path) is None
+    monkeypatch.setenv("PATH", str(tmp_path))  # there is no git
+    assert find_commit(tmp_path) is None
 
 
 def test_the_same_settings_go_on_and_others_are_named() -> None:

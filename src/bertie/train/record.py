@@ -1,5 +1,6 @@
 """What the folder of a run remembers, and whether a run may go on in it."""
 
+import os
 import platform
 import subprocess
 import time
@@ -66,16 +67,24 @@ def begin_record(
 
 
 def find_commit(root: Path) -> str | None:
-    """What this code is a checkout of, "-dirty" if it was changed since; none where it is none."""
-    if not (root / "src" / "bertie").is_dir():
+    """What this code is a checkout of, "-dirty" if a file that git knows was changed since.
+
+    None where it is no checkout, though it may lie inside somebody's.
+    """
+    if not ((root / ".git").exists() and (root / "src" / "bertie").is_dir()):
         return None
     words = ["describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
     command = ["git", "-C", str(root), *words]
+    # A hook of git's has variables that name its own repository; and nobody's locks are taken.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    own["GIT_OPTIONAL_LOCKS"] = "0"
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError:  # there is no git
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=True, env=own, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):  # there is no git, or it has nothing to say
         return None
-    return done.stdout.strip() or None
+    return done.stdout.strip()
 
 
 def name_gpu(world: World) -> str | None:
