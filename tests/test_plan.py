@@ -63,6 +63,32 @@ def test_a_phase_has_its_length_and_its_batches(store: Store) -> None:
     assert (short.num_steps, long.num_steps) == (18, 2) and (short.until, long.until) == (0.9, 1.0)
 
 
+def test_phases_of_one_length_draw_apart(store: Store) -> None:
+    lengths = (16, 64, 16, 16)
+    phases = tuple(Phase(share=0.25, max_length=length) for length in lengths)
+
+    def first_ids(*sets: str) -> list[list[int]]:
+        made = plan(store, "data.loader.fill=false", *sets, phases=phases).phases
+        return [
+            Loader(store, phase.data).step(0).micro_batches[0].ids.tolist()
+            for phase, length in zip(made, lengths, strict=True)
+            if length == 16
+        ]
+
+    first, second, third = first_ids()
+    assert first != second != third != first
+    assert [first, second, third] == first_ids()  # whoever plans it again has the same
+    assert first_ids("data.loader.seed=1")[1] not in (second, third)
+    alone = plan(store, phases=(replace(phases[0], share=1.0),)).phases[0]
+    assert Loader(store, alone.data).step(0).micro_batches[0].ids.tolist() == first
+
+
+def test_static_copies_come_again_in_every_phase(store: Store) -> None:
+    phases = (Phase(share=0.5, max_length=16), Phase(share=0.5, max_length=16))
+    first, second = plan(store, "data.masking.static_copies=2", phases=phases).phases
+    assert first.data == second.data
+
+
 def test_steps_of_phases_are_whole_and_none_is_lost(store: Store) -> None:
     for steps in (1, 3, 7, 19):
         phases = plan(store, f"train.budget={steps} steps", phases=PHASES).phases

@@ -23,6 +23,7 @@ from bertie.model.bert import Bert
 from bertie.prepare import HELD_OUT
 from bertie.pretrain import (
     HARMLESS,
+    HeldOut,
     PretrainRecipe,
     check_new,
     objective_of,
@@ -88,6 +89,16 @@ def test_each_phase_has_its_length_and_batch(
     assert sizes == [12] * 12 + [5] * 8
     assert [step.number for step in taken] == [*range(12), *range(8)]
     assert (made.counters.phase, made.counters.phase_step, made.counters.step) == (1, 8, 20)
+
+
+def test_phases_of_one_length_are_judged_by_the_same_text(store: Store, tmp_path: Path) -> None:
+    settings = recipe()
+    data = planning.draw_apart([settings.data, settings.data])
+    assert data[0].loader.seed != data[1].loader.seed
+    first, second = (HeldOut(store, one, settings, World()).batches for one in data)
+    assert len(first) == len(second) > 0
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one.ids, other.ids) and torch.equal(one.labels, other.labels)
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import nn
 
+from bertie.data.chance import stream
 from bertie.data.index import Header
 from bertie.data.loader import Batch, Loader
 from bertie.data.steps import DataConfig, fit_micro_tokens
@@ -19,6 +21,8 @@ from bertie.train.distributed import World
 from bertie.train.hardware import find_free_bytes
 from bertie.train.loop import DTYPES, TrainConfig
 from bertie.train.memory import find_micro_tokens
+
+PHASE = 4  # a stream of chance; 1 to 3 are an epoch's
 
 Objective = Callable[[nn.Module, Batch], dict[str, Term]]
 
@@ -56,7 +60,7 @@ def make_plan(
 ) -> Plan:
     """`micro_tokens` is what an earlier run has found to fit, or 0."""
     phases = phases or (Phase(share=1.0, max_length=data.instances.max_length),)
-    settings = [settings_of(data, phase, train) for phase in phases]
+    settings = draw_apart([settings_of(data, phase, train) for phase in phases])
     longest = max(phase.max_length for phase in phases)
     if longest > model.config.max_positions:
         raise UserError(
@@ -99,6 +103,22 @@ def settings_of(data: DataConfig, phase: Phase, train: TrainConfig) -> DataConfi
     )
     instances = replace(data.instances, max_length=phase.max_length)
     return replace(data, instances=instances, loader=loader)
+
+
+def draw_apart(settings: list[DataConfig]) -> list[DataConfig]:
+    """Phases of the same instances, each drawn by a seed of its own.
+
+    A phase counts its steps from 0, so with one seed the second of a length would begin with the
+    pairs and masks that the first began with. Static copies are meant to come again, and do.
+    """
+    drawn: list[DataConfig] = []
+    for number, one in enumerate(settings):
+        before = sum(one.instances == other.instances for other in settings[:number])
+        if before and one.masking.static_copies is None:
+            seed = int(stream(one.loader.seed, PHASE, before)[0] >> np.uint64(1))
+            one = replace(one, loader=replace(one.loader, seed=seed))
+        drawn.append(one)
+    return drawn
 
 
 def read_header(store: Store, data: DataConfig) -> Header:

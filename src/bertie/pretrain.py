@@ -453,6 +453,8 @@ class HeldOut:
     ) -> None:
         self.recipe, self.world, self.pair = recipe, world, recipe.pair or "nsp"
         self.batches: list[Batch] = []
+        seed = recipe.data.loader.seed  # not the phase's: a length has the same instances in all
+        data = replace(data, loader=replace(data.loader, seed=seed))
         tokenizer = store.load_tokenizer()
         self.mask_id = tokenizer.id(tokenizer.config.mask_token)
         if (store.folder / HELD_OUT).is_dir():
