@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -115,7 +114,7 @@ def draw_apart(settings: list[DataConfig]) -> list[DataConfig]:
     for number, one in enumerate(settings):
         before = sum(one.instances == other.instances for other in settings[:number])
         if before and one.masking.static_copies is None:
-            seed = int(stream(one.loader.seed, PHASE, before)[0] >> np.uint64(1))
+            seed = int(stream(one.loader.seed, PHASE, before)[0]) >> 1  # as a signed number
             one = replace(one, loader=replace(one.loader, seed=seed))
         drawn.append(one)
     return drawn
