@@ -21,8 +21,6 @@ import argparse
 import hashlib
 import json
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,15 +31,14 @@ from typing import Any
 import torch
 
 import held_out
-import machine
 import scores
 from bertie.checkpoint.model_dir import read_config, save_model
 from bertie.metrics.intervals import mean, spread
 from bertie.model.bert import Bert
+from opening import measure_size
 from scores import Job, Place
 from splits import split_titles
 
-ROOT = Path(__file__).parents[1]
 RATES = (2e-5, 3e-5, 5e-5, 1e-4)
 SQUAD = "SQuAD-1.1"
 METRICS = {  # of each set, those that the field reports
@@ -70,23 +67,6 @@ WANTED = {  # dev, except the last two groups, which are held-out text
     "wiki": {"mlm_loss": 2.55, "nsp_accuracy": 0.96},
     "books": {"mlm_loss": 2.40, "nsp_accuracy": 0.83},
 }
-OPENING = """
-import re, sys, time
-from pathlib import Path
-import torch
-from bertie.infer.engine import Engine
-def peak_kb():  # of this process: getrusage would tell the peak of the one that started it
-    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1])
-before_kb = peak_kb()
-started_at = time.perf_counter()
-engine = Engine.load(sys.argv[1], device="cpu", show=False)
-opened_s = time.perf_counter() - started_at
-engine.fill("Paris is the [MASK] of France.")
-filled_s = time.perf_counter() - started_at
-after_kb = peak_kb()
-memory_mb = (after_kb - before_kb) / 1e3, after_kb / 1e3
-print(opened_s, filled_s, *memory_mb, torch.get_num_threads())
-"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,6 +168,7 @@ def summarise(
             "peak": trial.peak,
             "changes": dict(trial.changes),
             "num_seeds": len(outcomes),
+            "measured_on": f"{name_device(place)}, {place.precision}",
             "by_rate": {f"{t.peak:g}": score_of(t, place) for t in trials if is_alike(t, trial)},
             "seconds": sum(one["seconds"] for one in outcomes.values()),
         }
@@ -311,48 +292,6 @@ def merge(result: dict[str, Any], found: Mapping[str, Any]) -> None:
         result[name] = old | new
 
 
-# --- size and time ---
-
-
-def measure_size(model: Path) -> dict[str, Any]:
-    """Bytes on disk and in the wheel; seconds and memory of opening it on the CPU."""
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", OPENING, str(model)], capture_output=True, text=True, check=True
-        ).stdout.split()
-        for _ in range(3)
-    ]
-    best = min((tuple(map(float, words)) for words in said), key=lambda figures: figures[0])
-    wheel_bytes = build_wheel()
-    return {
-        "model_bytes": sum(path.stat().st_size for path in model.rglob("*") if path.is_file()),
-        **({} if wheel_bytes is None else {"wheel_bytes": wheel_bytes}),
-        "open_s": best[0],
-        "first_answer_s": best[1],
-        "model_memory_mb": best[2],
-        "process_memory_mb": best[3],
-        "threads": round(best[4]),
-        "processor": machine.describe()["processor"],
-    }
-
-
-def build_wheel() -> int | None:
-    """None where no wheel can be built."""
-    with TemporaryDirectory() as folder:  # of a copy: a build leaves files behind
-        copy = Path(folder) / "bertie"
-        shutil.copytree(ROOT / "src", copy / "src")
-        for name in ("pyproject.toml", "README.md", "LICENSE"):
-            shutil.copyfile(ROOT / name, copy / name)
-        words = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        command = [sys.executable, *words, "--wheel-dir", folder, str(copy)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        found = list(Path(folder).glob("*.whl"))
-        if done.returncode or not found:
-            print(f"no wheel: {done.stderr.strip()[-300:]}", file=sys.stderr)
-            return None
-        return found[0].stat().st_size
-
-
 # --- all of it ---
 
 
@@ -434,6 +373,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--parallel", type=int, default=1, help="jobs at a time")
     parser.add_argument("--job-seconds", type=float, default=900, help="that a job may take")
     parser.add_argument("--threads", type=int, default=1, help="of a job")
+    parser.add_argument(
+        "--precision", choices=("fp32", "bf16"), help="of tasks; none: bf16 on a GPU, else fp32"
+    )
     parser.add_argument("--size", action="store_true", help="measure files, opening, memory")
     options = parser.parse_args()
     try:
@@ -464,14 +406,20 @@ def read_changes(words: Sequence[str]) -> dict[str, dict[str, int]]:
 def find_place(options: argparse.Namespace) -> Place:
     """Jobs of a try are kept apart from whole ones."""
     work = options.work.absolute()
+    device: scores.Device = "cuda" if torch.cuda.is_available() else "cpu"
     return Place(
         data=(options.data or Path()).absolute(),
         models=work / "models",
         work=work / (f"jobs-{options.limit}" if options.limit else "jobs"),
-        device="cuda" if torch.cuda.is_available() else "cpu",
+        device=device,
+        precision=options.precision or scores.PRECISION[device],
         limit=options.limit,
         threads=options.threads,
     )
+
+
+def name_device(place: Place) -> str:
+    return torch.cuda.get_device_name() if place.device == "cuda" else "cpu"
 
 
 def main() -> None:
@@ -490,8 +438,8 @@ def main() -> None:
     minutes_before = result.get("minutes", 0.0)
 
     def report(found: dict[str, Any]) -> None:
-        device = torch.cuda.get_device_name() if place.device == "cuda" else "cpu"
-        devices = {name: device for name in found if name != "size"}  # opened on a CPU
+        # Rows of tasks tell it themselves; what is opened is opened on a CPU.
+        devices = {name: name_device(place) for name in found if name not in ("tasks", "size")}
         merge(result, found | {"models": hashes, "devices": devices})
         result["limit"] = options.limit
         result["wanted"] = compare(result)

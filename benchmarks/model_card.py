@@ -213,6 +213,7 @@ def describe_scores(scores: Mapping[str, Any]) -> dict[str, str]:
         "models": " | ".join(TITLES[name] for name in models),
         "rule": "|".join("---" for _ in models) or "---",
         "tasks": "\n".join(list_tasks(tasks, models)),
+        "places": "; ".join(list_places(tasks)) or NONE,
         "wanted": "\n".join(list_wanted(scores.get("wanted", {}))),
         "storage": "\n".join(list_storage(scores)),
         "model_mb": megabytes["model"],
@@ -249,6 +250,18 @@ def list_tasks(tasks: Mapping[str, Any], models: Sequence[str]) -> list[str]:
         title = f"{name}, {' / '.join(metrics)}" + (" (test)" if part == "test" else "")
         rows.append(row(title, *cells))
     return rows
+
+
+def list_places(tasks: Mapping[str, Any]) -> list[str]:
+    """Where tasks were learned, the place of most rows first; of the others, which they are."""
+    rows: dict[str, list[str]] = {}
+    for name, by_model in tasks.items():
+        for model, one in by_model.items():
+            if model in TITLES:
+                place = one.get("measured_on", NONE)
+                rows.setdefault(place, []).append(f"{name} of {TITLES[model]}")
+    first, *others = sorted(rows, key=lambda place: -len(rows[place])) or [NONE]
+    return [first, *(f"on {place}: {', '.join(rows[place])}" for place in others)]
 
 
 def show_scores(found: Mapping[str, Any], part: str, metrics: Sequence[str]) -> str:

@@ -197,6 +197,7 @@ class Place:
     models: Path
     work: Path
     device: Device
+    precision: Precision
     limit: int = 0  # rows of each file; 0: all
     threads: int = 1
 
@@ -245,7 +246,7 @@ def make_recipe(job: Job, place: Place) -> FinetuneRecipe:
         optim=OptimConfig(name="adamw", peak=run.peak, warmup=0.1, schedule="linear"),
         train=TrainConfig(
             budget=f"{run.epochs} epochs",
-            precision=PRECISION[place.device],
+            precision=place.precision,
             device=place.device,
             seed=job.seed,
             evaluate_every=0,
@@ -446,6 +447,7 @@ def main() -> None:
             models=options.models.absolute(),
             work=Path(folder),
             device=device,
+            precision=PRECISION[device],
             limit=options.limit,
             threads=options.threads,
         )

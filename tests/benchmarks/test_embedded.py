@@ -23,7 +23,7 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.fixture
 def place(embedded: ModuleType, tmp_path: Path) -> Any:
     work = tmp_path / "jobs"
-    return embedded.Place(data=tmp_path, models=tmp_path, work=work, device="cpu")
+    return embedded.Place(data=tmp_path, models=tmp_path, work=work, device="cpu", precision="fp32")
 
 
 def leave(place: Any, trial: Any, seed: int, score: float | None, metric: str = "accuracy") -> None:

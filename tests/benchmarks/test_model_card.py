@@ -21,8 +21,9 @@ def model_card(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("model_card")
 
 
-def scored(mean: float) -> dict[str, Any]:
+def scored(mean: float, place: str = "a GPU, bf16") -> dict[str, Any]:
     return {
+        "measured_on": place,
         "peak": 5e-05,
         "num_seeds": 5,
         "dev": {"accuracy": {"mean": mean, "spread": 0.004, "scores": [mean]}},
@@ -38,7 +39,7 @@ RESULT = {
     },
     "tasks": {
         "SST-2": {"ours": scored(0.9012), "plain": PLAIN, "minilm": scored(0.9)},
-        "RTE": {"ours": scored(0.63)},
+        "RTE": {"ours": scored(0.63, "a CPU, fp32")},
         "CoLA": {"minilm": scored(0.3)},
     },
     "wanted": {"RTE accuracy": {"wanted": 0.64, "found": 0.63, "is_reached": False}},
@@ -90,6 +91,7 @@ def test_every_gap_is_filled(model_card: ModuleType, tmp_path: Path) -> None:
         assert line in card.splitlines()
     assert "On disk 38.9 MB, in the wheel – MB; opened in 0.41 s" in card
     assert "with 2 threads on a CPU (–)" in card
+    assert "Measured on a GPU, bf16; on a CPU, fp32: RTE of this model." in card.splitlines()
 
 
 def test_what_was_not_measured_is_a_dash(model_card: ModuleType, tmp_path: Path) -> None:
