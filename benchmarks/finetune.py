@@ -1,13 +1,13 @@
 """A full step of fine-tuning: bertie beside `transformers`, same weights, same examples a step.
 
-    python benchmarks/finetune.py --model MINILM --data GLUE                # CPU, 2 threads, fp32
-    python benchmarks/finetune.py --model MINILM --data GLUE --threads 1    # counts CPU time
-    python benchmarks/finetune.py --model MINILM --data GLUE --device cuda --precision bf16 \
-        --size base --batch 128
+    python benchmarks/finetune.py --model MINILM --data DATA                # CPU, 2 threads, fp32
+    python benchmarks/finetune.py --model MINILM --data DATA --threads 1    # counts CPU time
+    python benchmarks/finetune.py --model MINILM --data DATA --device cuda --precision bf16 \
+        --size base --batch 128 --sets SST-2 MRPC SNLI
 
-The examples are those of SST-2 and MRPC with their real mix of lengths, 32 a step in the order of a
-run. With --size the model is of that size, with random weights, and MINILM gives the pieces
-only. A step is forward, loss, backward, clip to 1.0 and torch's fused AdamW with decay on matrices
+The examples are those of the sets (SNLI stands for MNLI) with their real mix of lengths, 32 a step
+in the order of a run. With --size the model is of that size, with random weights, and MINILM gives
+the pieces only. A step is forward, loss, backward, clip to 1.0 and torch's fused AdamW with decay on matrices
 only; dropout is the model's. `transformers` has BertForSequenceClassification with its SDPA
 attention, and batches that are padded to 128, or to the longest of the batch. Encoding and the
 making of batches are not measured, on either side. All ways take turns, in an order that rotates;
@@ -47,7 +47,11 @@ from train_step import (
     time_turn,
 )
 
-SETS = ("SST-2", "MRPC")
+SETS = {  # in DATA, as published
+    "SST-2": "GLUE/SST-2/train.tsv",
+    "MRPC": "GLUE/MRPC/train.tsv",
+    "SNLI": "SNLI/snli_1.0_train_subset.jsonl",
+}
 LENGTH = 128
 RATE, MAX_NORM = 5e-5, 1.0
 WAYS = ("transformers padded to 128", "transformers padded to the longest", "bertie")
@@ -75,7 +79,7 @@ def read_data(name: str, options: argparse.Namespace) -> Data:
     """So many steps of a run; of the rows as many as they need, evenly spaced."""
     num_steps = options.rounds * options.steps
     with TemporaryDirectory() as folder:
-        path = options.data / name / "train.tsv"
+        path = options.data / SETS[name]
         rows = take_rows(path, num_steps * options.batch + 2, Path(folder))
         task = Classify(max_length=LENGTH, truncate=True)
         train = task.read(rows, needs_labels=True)
@@ -111,9 +115,9 @@ def open_ours(data: Data, options: argparse.Namespace) -> Bert:
     return model
 
 
-def make_peer(model: Bert) -> Any:
+def make_peer(model: Bert, num_labels: int) -> Any:
     """Theirs, with our weights."""
-    config = transformers.BertConfig(**make_config(model, torch.float32))
+    config = transformers.BertConfig(**make_config(model, torch.float32), num_labels=num_labels)
     peer = transformers.BertForSequenceClassification(config)
     assert peer.config._attn_implementation == "sdpa"
     peer.load_state_dict(from_ours(model))
@@ -178,7 +182,7 @@ def check_same_loss(data: Data, model: Bert, peer: Any, device: torch.device) ->
 
 def make_ways(data: Data, options: argparse.Namespace) -> dict[str, TrainStep]:
     model = open_ours(data, options)
-    peers = make_peer(model), make_peer(model)
+    peers = [make_peer(model, data.task.num_labels) for _ in range(2)]
     check_same_loss(data, model, peers[0], torch.device(options.device))
     steps = [make_theirs(data, peer, n == 1, options) for n, peer in enumerate(peers)]
     return dict(zip(WAYS, [*steps, make_ours(data, model, options)], strict=True))
@@ -235,7 +239,8 @@ def run(name: str, options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", type=Path, required=True, help="directory of the encoder")
-    parser.add_argument("--data", type=Path, required=True, help="folder of SST-2 and MRPC")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the published sets")
+    parser.add_argument("--sets", nargs="+", default=["SST-2", "MRPC"], choices=list(SETS))
     parser.add_argument("--size", default="", help="of a model with random weights: base")
     parser.add_argument("--batch", type=int, default=32, help="sequences a step")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
@@ -263,7 +268,7 @@ def main() -> None:
     about = machine.describe("torch", "transformers", "numpy")
     kind = f"-{options.threads}-threads" if is_cpu else f"-{result['model']}-{options.batch}"
     file = f"finetune-{options.device}{kind}"
-    for name in SETS:
+    for name in options.sets:
         result["sets"][name] = run(name, options)
         show(name, result["sets"][name])
         print("saved", machine.save(file, about, result), flush=True)

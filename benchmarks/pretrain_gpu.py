@@ -124,12 +124,14 @@ def measure_speed(recipe: PretrainRecipe, folder: Path, num_steps: int) -> dict[
     for name, way in {"as they come": recipe, "filled up": fill_up(recipe)}.items():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-        fed = speed_of(run(way, folder / name, seed=0, kernels=True))
+        lines = run(way, folder / name, seed=0, kernels=True)
+        fed, tails = speed_of(lines), [line.get("filled_share", 0.0) for line in lines]
         memory = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
         ready = measure_ready(way, num_steps)
         found[name] = {
             "tokens_per_s": {"fed by the loader": round(fed), "already there": round(ready)},
             "fed_share_of_ready": round(fed / ready, 4),
+            "filled_share": round(mean(tails), 4),
             "gib_used_and_reserved": [round(number / 2**30, 1) for number in memory],
         }
     return {"batches": found}

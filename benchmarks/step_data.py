@@ -51,11 +51,13 @@ class Data:
         num_sequences, length = self.padded[0].input_ids.shape
         num_tokens = sum(step.num_tokens for step in self.steps)
         num_predicted = sum(step.num_targets["mlm"] for step in self.steps)
+        num_filled = sum(step.num_filled for step in self.steps)
         return {
             "length": length,
             "sequences_a_step": num_sequences,
             "mean_length": round(num_tokens / num_sequences / len(self.steps), 1),
             "predicted_a_step": round(num_predicted / len(self.steps), 1),
+            "filled_share": round(num_filled / (num_filled + num_tokens), 4),
         }
 
     def count_flops(self, config: ModelConfig, number: int) -> int:

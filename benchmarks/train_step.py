@@ -16,7 +16,8 @@ the head. Tokens are counted without padding, for all.
 
 On a GPU the result also has each way's largest memory, its time by kind of kernel, and its share of
 the speed of a large square product, measured in the same run. With --full, every sequence is of the
-full length.
+full length; without, batches are filled up to one shape on a GPU, and the share of the tails is
+told. Real lengths of tasks are finetune.py's, answers alone are infer_gpu.py's.
 
 All ways take turns on the same batches, in an order that rotates. A ratio is the median over the
 rounds. A turn during which others used the machine is repeated, while patience lasts; after that
@@ -295,9 +296,10 @@ def watch_first_turn(run: TrainStep, num_steps: int, device: torch.device) -> di
 
 
 def summarise(
-    measured: Measured, config: ModelConfig, data: Data, num_steps: int
+    measured: Measured, config: ModelConfig, data: Data, num_steps: int, ceiling: float | None
 ) -> list[dict[str, Any]]:
-    """One row a way: its speed, and of ours how many times the speed of each of the peer's."""
+    """One row a way: its speed, its share of the ceiling if that is known, in GFLOP/s, and of ours
+    how many times the speed of each of the peer's."""
     seconds = measured.seconds
     turns = range(0, len(data.steps), num_steps)
     tokens = [sum(step.num_tokens for step in data.steps[t : t + num_steps]) for t in turns]
@@ -312,6 +314,8 @@ def summarise(
             "milliseconds_a_step": round(median(taken) / num_steps * 1000, 1),
             "useful_gigaflops_per_s": round(median(gigaflops), 1),
         } | measured.on_gpu[name]
+        if ceiling:
+            row["share_of_the_ceiling"] = round(median(gigaflops) / ceiling, 3)
         if name.startswith("bertie"):
             row["times_the_speed_of"] = {
                 other: compare(theirs, taken)
@@ -345,7 +349,9 @@ def show(size: str, rows: list[dict[str, Any]]) -> None:
     for row in rows:
         rates, taken_ms = row["tokens_per_s"], row["milliseconds_a_step"]
         print(f"  {row['way']:36} {rates['median']:9,} tokens/s, best {rates['best']:9,}", end="")
-        print(f" {taken_ms:8.1f} ms {row['useful_gigaflops_per_s']:10,.1f} GFLOP/s")
+        print(f" {taken_ms:8.1f} ms {row['useful_gigaflops_per_s']:10,.1f} GFLOP/s", end="")
+        share = row.get("share_of_the_ceiling")
+        print(f", {share:.1%} of the ceiling" if share else "")
         for other, ratio in row.get("times_the_speed_of", {}).items():
             half = f"{ratio['lower_quartile']} .. {ratio['upper_quartile']}"
             print(f"    {ratio['median']:5.2f}x {other} ({half}; best {ratio['best_to_best']})")
@@ -413,14 +419,17 @@ def main() -> None:
             else write_store(Path(folder) / "store", TOKENS_MADE_UP)
         )
         for size in options.sizes:
-            result["sizes"][size] = measure_size(size, store, options)
+            ceiling = result.get("ceiling_gigaflops_per_s")
+            result["sizes"][size] = measure_size(size, store, options, ceiling)
             packages = machine.describe("torch", "transformers", "numpy")
             name = f"train-step-{options.device}" + f"-{options.threads}-threads" * is_cpu
             name += "-ours" * ("transformers" not in options.who)
             print("saved", machine.save(name, packages, result), flush=True)
 
 
-def measure_size(text: str, store: Store, options: argparse.Namespace) -> dict[str, Any]:
+def measure_size(
+    text: str, store: Store, options: argparse.Namespace, ceiling: float | None
+) -> dict[str, Any]:
     """Of a size or size:length."""
     size, _, own_length = text.partition(":")
     length = int(own_length or options.length)
@@ -433,7 +442,7 @@ def measure_size(text: str, store: Store, options: argparse.Namespace) -> dict[s
     )
     config = named_size(size, vocab_size=store.manifest.vocab_size)
     measured = measure(choose_ways(options), config, data, options)
-    rows = summarise(measured, config, data, options.steps)
+    rows = summarise(measured, config, data, options.steps, ceiling)
     show(text, rows)
     if measured.is_disturbed:
         print("  (others used the machine: look at the best turns)")

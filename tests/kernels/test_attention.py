@@ -105,6 +105,11 @@ def test_long_and_many_are_the_twins(lengths, size, is_left, device):
     compare(lengths, 3, size, 0.1, torch.bfloat16, device, is_left)
 
 
+@pytest.mark.parametrize("lengths", [[511, 512], [1, 2] * 128], ids=["long", "many"])
+def test_long_and_many_are_the_twins_on_a_cpu_too(lengths, device):
+    compare(lengths, 1, 16, 0.1, torch.float16, device)
+
+
 @pytest.mark.parametrize("is_left", [False, True])
 def test_the_twin_is_what_a_cpu_computes(is_left):
     qkv, bounds, _ = make([5, 17, 30], 2, 16, torch.float64)

@@ -43,6 +43,11 @@ def test_skipped_steps_are_warned_of_where_they_are_many() -> None:
     assert "skipped" in warn(skipped=4, step=5, progress=0.01)  # from the first steps on
 
 
+def test_long_tails_are_warned_of_from_the_first_line_on() -> None:
+    assert "4.1% of the tokens are tails" in warn(filled_share=0.041, progress=0.01)["tails"]
+    assert warn(filled_share=0.029) == {}
+
+
 def test_pairs_should_be_half_and_half() -> None:
     assert check_pairs(50, 100) is None and check_pairs(41, 100) is None
     assert check_pairs(0, 0) is None and check_pairs(9, 10) is None  # too few to tell

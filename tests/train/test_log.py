@@ -55,6 +55,23 @@ def test_a_line_is_the_sum_over_its_targets(tmp_path: Path) -> None:
     assert shown == [first, second]
 
 
+def test_the_share_of_tails_is_the_mean_over_steps_and_is_shown(tmp_path: Path) -> None:
+    log = Log(tmp_path, every=2, show=lambda line: None)
+    for step, share in ((1, 0.02), (2, 0.05)):
+        log.add(
+            Counters(step=step, tokens=step, seconds=step),
+            {"mlm_loss": 1.0, "filled_share": share},
+            {"mlm": 1, "filled": 1},
+            norm=1.0,
+            rate=0.1,
+            progress=0.5,
+            is_last=False,
+        )
+    (line,) = lines_of(tmp_path)
+    assert line["filled_share"] == pytest.approx(0.035)
+    assert "tails 3.5%" in describe_line(line) and "tails" not in describe_line(LINE)
+
+
 def test_the_last_step_has_a_line_though_none_is_due(tmp_path: Path) -> None:
     add_steps(Log(tmp_path, every=4, show=lambda line: None), range(1, 7), total=6)
     assert [line["step"] for line in lines_of(tmp_path)] == [4, 6]

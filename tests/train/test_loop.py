@@ -341,6 +341,7 @@ def test_a_compiled_model_is_compiled_once_and_learns_the_same(
     run(store, tmp_path / "plain", recipe(*STILL))
     for one, other in zip(metrics(tmp_path / "compiled"), metrics(tmp_path / "plain"), strict=True):
         assert one["mlm_loss"] == pytest.approx(other["mlm_loss"], rel=1e-5)
+        assert 0 < one["filled_share"] < 1 and "filled_share" not in other
 
 
 # --- steps that are not waited for, as on a GPU ---

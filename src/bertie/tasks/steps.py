@@ -10,6 +10,7 @@ epoch takes what is left, so that an epoch sees each once.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ class TaskStep:
     micro_batches: tuple[TaskBatch, ...]
     num_targets: dict[str, float]  # of all ranks and micro-batches: the sum of the weights
     num_tokens: int  # of all ranks and micro-batches
+    filled_share: ClassVar[float] = 0.0  # batches have the shapes they have
 
 
 class TaskLoader:

@@ -7,6 +7,7 @@ from bertie.train.log import Show
 
 MIN_PROGRESS = 0.25  # before that, a plateau at the unigram loss is usual
 MIN_STEPS = 100
+MOST_FILLED = 0.03  # of the tokens that go through the model
 MARGIN = 0.1  # nats below the unigram entropy; copied targets alone give more
 
 
@@ -17,6 +18,12 @@ def find_warnings(line: Mapping[str, float], unigram: float | None) -> dict[str,
         found["skipped"] = (
             f"{line['skipped']} of {step} steps were skipped, their gradients were not finite; "
             "lower optim.peak, or take precision bf16 or fp32"
+        )
+    if line.get("filled_share", 0.0) > MOST_FILLED:
+        found["tails"] = (
+            f"{line['filled_share']:.1%} of the tokens are tails that fill batches up to one "
+            "shape, and are worth nothing; leave data.loader.micro_tokens to bertie, take fewer "
+            "micro-batches, or switch off data.loader.fill"
         )
     if line["progress"] < MIN_PROGRESS or step < MIN_STEPS:
         return found

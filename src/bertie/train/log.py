@@ -174,6 +174,8 @@ def describe_line(line: Mapping[str, Any]) -> str:
     parts.append(f"{line['tokens_per_s']:,} tokens/s")
     if "mfu" in line:
         parts.append(f"MFU {line['mfu']:.0%}")
+    if "filled_share" in line:
+        parts.append(f"tails {line['filled_share']:.1%}")
     return "  ".join(parts)
 
 

@@ -102,6 +102,8 @@ class GlobalStep(Protocol):
     def num_targets(self) -> Mapping[str, float]: ...
     @property
     def num_tokens(self) -> int: ...
+    @property
+    def filled_share(self) -> float: ...  # of this rank's tokens, those that fill up a shape
 
 
 Objective = Callable[[nn.Module, Any], Mapping[str, Term]]  # of a batch
@@ -360,10 +362,14 @@ class Trainer(Generic[M]):
                 self.optimizer.forget_step()
             self.count(is_finite=is_finite, seconds=seconds)
             counters = replace(done.counters, seconds=seconds, skipped=self.counters.skipped)
+            found_sums = dict(zip(done.names, sums, strict=True))
+            num_targets = dict(done.step.num_targets)
+            if done.step.filled_share:  # a line has its mean over the steps
+                found_sums["filled_share"], num_targets["filled"] = done.step.filled_share, 1
             self.log.add(
                 counters,
-                dict(zip(done.names, sums, strict=True)),
-                done.step.num_targets,
+                found_sums,
+                num_targets,
                 norm=norm,
                 rate=done.rate,
                 progress=self.budget.progress(counters),
