@@ -7,9 +7,9 @@
 
 The examples are those of the sets (SNLI stands for MNLI) with their real mix of lengths, 32 a step
 in the order of a run. With --size the model is of that size, with random weights, and MINILM gives
-the pieces only. A step is forward, loss, backward, clip to 1.0 and torch's fused AdamW with decay on matrices
-only; dropout is the model's. `transformers` has BertForSequenceClassification with its SDPA
-attention, and batches that are padded to 128, or to the longest of the batch. Encoding and the
+the pieces only. A step is forward, loss, backward, clip to 1.0 and torch's fused AdamW with decay
+on matrices only; dropout is the model's. `transformers` has BertForSequenceClassification with its
+SDPA attention, and batches that are padded to 128, or to the longest of the batch. Encoding and the
 making of batches are not measured, on either side. All ways take turns, in an order that rotates;
 see train_step.py for what is done on a machine with other work.
 """
