@@ -1,7 +1,7 @@
 """Batches of a training step, flat as ours take them and padded as the peer does."""
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -70,18 +70,27 @@ class Data:
 
 
 def make_data(store: Store, options: argparse.Namespace, length: int, batch_size: int) -> Data:
-    """The first steps of a run; of fixed shapes on a GPU."""
-    loader = LoaderConfig(
-        batch_size=batch_size,
-        micro_tokens=batch_size * length,
-        fill=options.device == "cuda",
-    )
+    """The first steps of a run; on a GPU filled up to one shape, that of the largest of them."""
+    loader = LoaderConfig(batch_size=batch_size, micro_tokens=batch_size * length)
     config = DataConfig(instances=InstanceConfig(max_length=length), loader=loader)
-    with Loader(store, config) as made:
-        steps = [made.step(number) for number in range(options.rounds * options.steps)]
+    steps = read_steps(store, config, options.rounds * options.steps)
+    if options.device == "cuda":
+        largest, least = (f(step.num_tokens for step in steps) for f in (max, min))
+        shape = {
+            "micro_tokens": largest,
+            "max_sequences": batch_size + -(-(largest - least) // length),  # tails count, too
+            "max_predicted": max(step.num_targets["mlm"] for step in steps),
+        }
+        filled = replace(config, loader=replace(loader, fill=True, **shape))
+        steps = read_steps(store, filled, len(steps))
     assert all(len(step.micro_batches) == 1 for step in steps)
     batches = [step.micro_batches[0] for step in steps]
     return Data(steps=steps, padded=[pad(batch, batch_size, length) for batch in batches])
+
+
+def read_steps(store: Store, config: DataConfig, num_steps: int) -> list[Step]:
+    with Loader(store, config) as made:
+        return [made.step(number) for number in range(num_steps)]
 
 
 def make_full_data(store: Store, num_steps: int, length: int, batch_size: int) -> Data:
