@@ -62,6 +62,25 @@ def test_sequences_in_a_row_are_as_if_alone_in_fp32(way: Way, lengths: list[int]
     )
 
 
+@pytest.mark.parametrize("is_left", [False, True])
+@pytest.mark.parametrize("lengths", [[3, 1, 7, 7, 2], [128], [0, 5, 40, 40, 2, 0]], ids=str)
+def test_in_bf16_it_is_as_near_as_rounding_allows(lengths: list[int], is_left: bool) -> None:
+    exact, bounds = make(lengths)
+    rounded = exact.detach().bfloat16().requires_grad_()
+    found = attend_runs(rounded, bounds, max(lengths), 0.0, is_left=is_left)
+    wanted = attend_runs(exact, bounds, max(lengths), 0.0, is_left=is_left)
+    with torch.no_grad():  # by torch's own kernel
+        alike = attend_runs(rounded, bounds, max(lengths), 0.0, is_left=is_left)
+    weights = torch.linspace(-1, 1, wanted.numel(), dtype=torch.float64).view_as(wanted)
+    pairs = [(found, wanted), (alike, wanted)]
+    gradients = (
+        torch.autograd.grad((y.double() * weights).sum(), x)[0]
+        for x, y in ((rounded, found), (exact, wanted))
+    )
+    for near, true in (*pairs, tuple(gradients)):
+        assert (near.double() - true).norm() < 1e-2 * true.norm()
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_empty_sequences_spoil_no_gradient(way: Way) -> None:
     qkv, bounds = make([0, 4, 0])
