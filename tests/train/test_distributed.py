@@ -26,6 +26,7 @@ SHORT = "train.budget=6 steps"
 ALONE = {  # what one process learns, and two should
     "bert": STILL,
     "lamb": (*STILL, "optim.name=lamb"),
+    "muon": (*STILL, SHORT, "optim.name=muon"),
     "albert": (*STILL, SHORT, "objective=mlm+sop", "data.instances.kind=sop", *ALBERT),
     "left": (*STILL, SHORT, "objective=lm", "model.attention=left"),
     "lstm": (*STILL, SHORT, "objective=lm+back", "model.layer=lstm"),

@@ -56,7 +56,7 @@ def test_one_batch_is_learned_by_heart(tmp_path: Path) -> None:
     assert last["mlm_loss"] < 0.1 and last["nsp_loss"] < 0.1
 
 
-@pytest.mark.parametrize("name", ["bert", "adamw", "lamb"])
+@pytest.mark.parametrize("name", ["bert", "adamw", "lamb", "muon"])
 def test_stopped_and_resumed_is_never_stopped(store: Store, tmp_path: Path, name: str) -> None:
     settings = recipe(f"optim.name={name}")  # with dropout
     run(store, tmp_path / "whole", settings)
@@ -358,10 +358,11 @@ def let_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "__init__", make_lagging)
 
 
+@pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_not_waiting_for_a_step_changes_nothing(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    settings = recipe("optim.name=adamw")  # with dropout, checkpoints at 10 and 20
+    settings = recipe(f"optim.name={name}")  # with dropout, checkpoints at 10 and 20
     with monkeypatch.context() as patch:
         break_norms(patch, 7, 9, 12)
         run(store, tmp_path / "waiting", settings)
@@ -423,10 +424,16 @@ def test_by_the_clock_a_run_that_does_not_wait_ends_once(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_gpu_that_is_not_waited_for_learns_the_same(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
 ) -> None:
-    sets = ("optim.name=adamw", "train.device=cuda", "train.precision=bf16", "train.graphs=false")
+    sets = (
+        f"optim.name={optimizer}",
+        "train.device=cuda",
+        "train.precision=bf16",
+        "train.graphs=false",
+    )
     traces, make = [], Trainer.__init__
     for name, lag in (("waiting", 0), ("lagging", 1)):
         with monkeypatch.context() as patch:

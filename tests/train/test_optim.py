@@ -55,12 +55,12 @@ def test_ten_steps_are_those_written_out_by_hand(name: str) -> None:
             torch.testing.assert_close(parameter.detach(), weight, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("name", ["bert", "adamw", "lamb"])
+@pytest.mark.parametrize("name", ["bert", "adamw", "lamb", "muon"])
 def test_a_step_whose_norm_is_not_finite_is_none(name: str) -> None:
     """The steps after it are those of an optimizer that never saw it."""
     weights = []
     for has_bad in (False, True):
-        model = make_model()
+        model = make_bert()
         optimizer = BertOptimizer(model, OptimConfig(name=name))  # type: ignore[arg-type]
         for step in range(4):
             if has_bad and step == 2:
@@ -76,7 +76,7 @@ def test_a_step_whose_norm_is_not_finite_is_none(name: str) -> None:
 
 
 def test_biases_and_norms_do_not_decay() -> None:
-    decayed, plain = parameter_groups(make_model(), 0.01)
+    decayed, plain = parameter_groups(make_model(), OptimConfig(decay=0.01))
     assert [tuple(p.shape) for p in decayed["params"]] == [(7, 5), (3, 7)]
     assert all(p.ndim == 1 for p in plain["params"]) and len(plain["params"]) == 4
     assert (decayed["decay"], plain["decay"]) == (0.01, 0.0)
@@ -91,7 +91,7 @@ def make_bert() -> Bert:
 
 def shares_of(model: Bert, layer_decay: float) -> dict[str, float]:
     """Parameter -> its share of the rate."""
-    groups = parameter_groups(model, 0.01, layer_decay)
+    groups = parameter_groups(model, OptimConfig(layer_decay=layer_decay))
     of_tensor = {id(p): group["share"] for group in groups for p in group["params"]}
     assert sum(len(group["params"]) for group in groups) == len(of_tensor)
     return {n: of_tensor[id(p)] for n, p in model.named_parameters() if p.requires_grad}

@@ -173,7 +173,10 @@ def part_like(tensor: Tensor, parameter: Tensor) -> Tensor:
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     assert isinstance(parameter, DTensor)
-    return distribute_tensor(tensor, parameter.device_mesh, parameter.placements)
+    # Every rank has the whole: none need send it.
+    return distribute_tensor(
+        tensor, parameter.device_mesh, parameter.placements, src_data_rank=None
+    )
 
 
 def is_lost_peer(error: RuntimeError) -> bool:

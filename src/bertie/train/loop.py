@@ -242,7 +242,7 @@ class Trainer(Generic[M]):
         # A GPU that is waited for after each step is idle until the next one is asked for. LAMB and
         # shards wait before they step; a loss scale, and how many steps BERT's Adam has taken, must
         # be known before the next one.
-        can_lag = optim.name == "adamw" and config.precision != "fp16"
+        can_lag = optim.name in ("adamw", "muon") and config.precision != "fp16"
         can_lag = can_lag and self.optimizer.decides_on_device
         self.lag = int(world.device.type == "cuda" and can_lag)  # steps that are not waited for
         self.launched: deque[Launched] = deque()

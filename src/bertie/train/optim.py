@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 import torch
@@ -10,17 +11,19 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from bertie.errors import UserError
+from bertie.train.muon import MOMENTUM, Muon, count_parts
 
-MOMENTS = ("exp_avg", "exp_avg_sq")  # torch's names of Adam's two
+STATE = ("exp_avg", "exp_avg_sq", MOMENTUM)  # torch's names of Adam's two moments, and Muon's one
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OptimConfig:
     """The defaults are the paper's (A.2)."""
 
-    name: Literal["bert", "adamw", "lamb"] = "bert"  # bert: Adam without bias correction
+    # bert: Adam without bias correction; muon: for the layers' matrices, AdamW for the rest
+    name: Literal["bert", "adamw", "lamb", "muon"] = "bert"
     peak: float = 1e-4
-    beta1: float = 0.9
+    beta1: float = 0.9  # Muon's momentum, too
     beta2: float = 0.999
     eps: float = 1e-6
     decay: float = 0.01  # decoupled; not on biases and norms
@@ -61,23 +64,25 @@ def rate(progress: float, config: OptimConfig) -> float:
     return config.peak * max(0.0, shares[config.schedule])
 
 
-def parameter_groups(
-    model: nn.Module, decay: float, layer_decay: float = 1.0
-) -> list[dict[str, Any]]:
+def parameter_groups(model: nn.Module, config: OptimConfig) -> list[dict[str, Any]]:
     """Matrices decay; biases and norms, all that has one dimension, do not.
 
     `share` is what of the rate a group gets: less, the deeper its layer lies, if so wished.
+    `num_parts` is how many matrices each is for Muon, 0 where it is not for Muon.
     """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     depths = {name: find_depth(name) for name, _ in named}
     # What lies above all layers counts as one layer more.
     top = 1 + max((depth for depth in depths.values() if depth is not None), default=0)
-    groups: dict[tuple[float, float], list[Tensor]] = {}
+    groups: dict[tuple[float, float, int], list[Tensor]] = {}
     for name, parameter in named:
         depth = depths[name]
-        share = 1.0 if depth is None else layer_decay ** (top - depth)
-        groups.setdefault((decay if parameter.ndim > 1 else 0.0, share), []).append(parameter)
-    return [{"params": p, "decay": decay, "share": share} for (decay, share), p in groups.items()]
+        share = 1.0 if depth is None else config.layer_decay ** (top - depth)
+        decay = config.decay if parameter.ndim > 1 else 0.0
+        num_parts = count_parts(name) if config.name == "muon" else 0
+        groups.setdefault((decay, share, num_parts), []).append(parameter)
+    names = "decay", "share", "num_parts"
+    return [{"params": p, **dict(zip(names, key, strict=True))} for key, p in groups.items()]
 
 
 def find_depth(name: str) -> int | None:
@@ -93,13 +98,16 @@ class BertOptimizer:
 
     def __init__(self, model: nn.Module, config: OptimConfig) -> None:
         self.config = config
-        groups = parameter_groups(model, config.decay, config.layer_decay)
+        groups = parameter_groups(model, config)
         betas = (config.beta1, config.beta2)
-        self.inner: Optimizer = (
-            Lamb(groups, betas=betas, eps=config.eps)
-            if config.name == "lamb"
-            else AdamW(groups, betas=betas, eps=config.eps, fused=True)
-        )
+        rest = [group for group in groups if not group["num_parts"]]
+        self.inners: list[Optimizer] = []  # each parameter belongs to one of them
+        if rest and config.name == "lamb":
+            self.inners.append(Lamb(rest, betas=betas, eps=config.eps))
+        elif rest:
+            self.inners.append(AdamW(rest, betas=betas, eps=config.eps, fused=True))
+        if matrices := [group for group in groups if group["num_parts"]]:
+            self.inners.append(Muon(matrices, momentum=config.beta1))
         is_sharded = any(hasattr(p, "full_tensor") for group in groups for p in group["params"])
         self.decides_on_device = config.name != "lamb" and not is_sharded
         self.num_steps = 0
@@ -107,15 +115,21 @@ class BertOptimizer:
     def step(self, rate: float, norm: Tensor | None = None) -> None:
         """One step; none where the gradients' norm is given and not finite, see `forget_step`."""
         self.num_steps += 1
-        for group in self.inner.param_groups:
-            sizes = self.step_sizes(rate * group["share"], group["decay"])
-            group["lr"], group["eps"], group["weight_decay"] = sizes
-        if self.decides_on_device:  # torch's fused AdamW looks itself: nobody waits for the device
-            is_bad = None if norm is None else (~norm.isfinite()).float()
-            self.inner.found_inf = is_bad  # type: ignore[attr-defined]
-        elif norm is not None and not math.isfinite(float(norm)):
-            return
-        self.inner.step()
+        is_bad = None if norm is None else ~norm.isfinite()
+        if is_bad is not None and not self.decides_on_device:
+            if is_bad:
+                return
+            is_bad = None
+        for inner in self.inners:
+            for group in inner.param_groups:
+                sizes = self.step_sizes(rate * group["share"], group["decay"])
+                group["lr"], group["eps"], group["weight_decay"] = sizes
+            # Nobody waits for the device: Muon looks itself, and so does torch's fused AdamW.
+            if isinstance(inner, Muon):
+                inner.is_bad = is_bad
+            elif isinstance(inner, AdamW):
+                inner.found_inf = None if is_bad is None else is_bad.float()  # type: ignore[attr-defined]
+            inner.step()
 
     def forget_step(self) -> None:
         """The last one was none: its norm was not finite."""
@@ -137,25 +151,32 @@ class BertOptimizer:
 
     def tensors(self, model: nn.Module) -> dict[str, Tensor]:
         """The state, by parameter and by what it is."""
+        states = {parameter: s for inner in self.inners for parameter, s in inner.state.items()}
         return {
-            f"{name}.{part}": self.inner.state[parameter][part]
+            f"{name}.{part}": state[part]
             for name, parameter in model.named_parameters()
-            for part in MOMENTS
-            if parameter in self.inner.state
+            for state in [states.get(parameter, {})]
+            for part in STATE
+            if part in state
         }
 
     def load_tensors(self, model: nn.Module, tensors: Mapping[str, Tensor], num_steps: int) -> None:
         """Puts back what `tensors` gave after `num_steps` steps."""
         self.num_steps = num_steps
-        for name, parameter in model.named_parameters():
-            if f"{name}.{MOMENTS[0]}" in tensors:
-                state = self.inner.state[parameter]
-                state["step"] = torch.tensor(float(num_steps), device=parameter.device)
-                for part in MOMENTS:
-                    state[part] = tensors[f"{name}.{part}"].to(parameter.device)
+        names = {parameter: name for name, parameter in model.named_parameters()}
+        for inner in self.inners:
+            for parameter in chain.from_iterable(group["params"] for group in inner.param_groups):
+                parts = {part: f"{names[parameter]}.{part}" for part in STATE}
+                state = {
+                    p: tensors[n].to(parameter.device) for p, n in parts.items() if n in tensors
+                }
+                if state and not isinstance(inner, Muon):
+                    state["step"] = torch.tensor(float(num_steps), device=parameter.device)
+                inner.state[parameter].update(state)
 
     def zero_grad(self) -> None:
-        self.inner.zero_grad(set_to_none=True)
+        for inner in self.inners:
+            inner.zero_grad(set_to_none=True)
 
 
 class Lamb(Optimizer):
