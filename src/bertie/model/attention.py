@@ -56,8 +56,8 @@ def mix(query: Tensor, key: Tensor, value: Tensor, dropout: float, is_left: bool
     if dropout == 0 and is_plain:
         return F.scaled_dot_product_attention(query, key, value, is_causal=is_left)
     # With dropout, torch has no fast kernel on a CPU, and its slow one looks for masked rows. The
-    # gradient of its fast one takes ten times as long in bf16 as these lines for 32 sequences of
-    # 20 tokens, four times for 8 of 128 (docs/log.md).
+    # fast one with its gradient takes eight times as long in bf16 as these lines for 32 sequences
+    # of 20 tokens, three times for 2 of 512 (docs/log.md).
     scores = (query * query.shape[-1] ** -0.5) @ key.transpose(-2, -1)  # (N, H, W, W)
     if is_left:
         scores = scores.masked_fill(~is_before(query.shape[-2], query.device), -torch.inf)
