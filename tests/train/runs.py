@@ -9,6 +9,7 @@ from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -16,6 +17,7 @@ from bertie.config import read_recipe
 from bertie.data.store import Store
 from bertie.prepare import HELD_OUT
 from bertie.pretrain import Pretrained, PretrainRecipe, pretrain
+from bertie.train.loop import Trainer
 from tests.data.stores import FIRST, write_store
 
 TINY = (
@@ -106,3 +108,17 @@ def full_disk(num_bytes: int) -> Iterator[None]:
         yield
     finally:
         setrlimit(RLIMIT_FSIZE, before)
+
+
+def break_norms(monkeypatch: pytest.MonkeyPatch, *bad: int) -> None:
+    """The gradients of these steps, counted from 0, are not finite."""
+    backward, seen = Trainer.backward, []
+
+    def broken(self: Trainer, step: Any) -> dict[str, Any]:
+        sums = backward(self, step)
+        seen.append(step.number)
+        if len(seen) - 1 in bad:
+            next(self.model.parameters()).grad[0] = torch.nan
+        return sums
+
+    monkeypatch.setattr(Trainer, "backward", broken)

@@ -112,3 +112,13 @@ def test_what_is_frozen_or_has_no_gradient_stays() -> None:
     stays = ("layers.0.", "layers.1.")
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name]) == name.startswith(stays), name
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("shape", [(64, 64), (96, 32), (32, 96)], ids=str)
+def test_on_a_gpu_it_is_as_near_as_bf16_allows(shape: tuple[int, int]) -> None:
+    matrices = make(5, *shape).float()
+    on_cpu, on_gpu = orthogonalise(matrices), orthogonalise(matrices.cuda())
+    assert on_gpu.dtype == torch.float32
+    assert (on_gpu.cpu() - on_cpu).norm() < 0.03 * on_cpu.norm()
