@@ -66,7 +66,10 @@ def show_version(wanted: bool) -> None:
 @app.callback()
 def bertie(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="And exit.")
+        bool,
+        typer.Option(
+            "--version", callback=show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """BERT, end to end: from a folder of raw text to a served model.
@@ -94,7 +97,9 @@ def vocab(
     extend: Annotated[
         Path | None, typer.Option(help="Keep all pieces of this directory, and add new ones.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; all cores if not said.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes; default: all cores.")
+    ] = None,
     sets: Sets = None,
 ) -> None:
     """Learn a WordPiece vocabulary from text.
@@ -153,7 +158,7 @@ def vocab(
 @app.command()
 def coverage(
     text: Text,
-    vocab: Annotated[list[Path], typer.Option(help="A tokenizer directory; may come again.")],
+    vocab: Annotated[list[Path], typer.Option(help="A tokenizer directory; may be repeated.")],
     sets: Sets = None,
 ) -> None:
     """Show how well vocabularies fit a text: pieces per word, unknown words.
@@ -264,7 +269,7 @@ def import_(
     lower_case: Casing = None,
     gelu: Annotated[
         str | None,
-        typer.Option(help="Of a TensorFlow checkpoint: erf (if not said) or tanh."),
+        typer.Option(help="Of a TensorFlow checkpoint: erf (the default) or tanh."),
     ] = None,
     storage: Annotated[
         str, typer.Option(help="float; or int8: a quarter of the size, for bertie alone.")
@@ -302,7 +307,9 @@ def prepare(
     ],
     out: Annotated[Path, typer.Option(help="The token store to write.")],
     recipe: Recipe = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; all cores if not said.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Worker processes; default: all cores.")
+    ] = None,
     sets: Sets = None,
 ) -> None:
     """Turn text into a token store to pre-train on.
@@ -369,7 +376,9 @@ def pretrain(
     ] = True,
     sets: Sets = None,
 ) -> None:
-    """Pre-train a BERT on a token store, with masked LM and next sentence.
+    """Pre-train a BERT on a token store.
+
+    The objectives are masked LM and next sentence, unless the recipe says otherwise.
 
     A run that was stopped goes on from its last checkpoint if the same command is given again.
 

@@ -24,7 +24,9 @@ def ablate(
         str, typer.Option(help='Of each pre-training: "50M tokens", "2 minutes".')
     ] = "",
     size: Annotated[str, typer.Option(help="Of the model: mini, or layers/hidden/heads.")] = "",
-    seeds: Annotated[int, typer.Option(help="Runs of each row.")] = 1,
+    seeds: Annotated[
+        int, typer.Option(help="How many runs of each row, each with a seed of its own.")
+    ] = 1,
     on: Annotated[str, typer.Option(help="cpu or gpu; without it, whatever there is.")] = "",
     tasks: Annotated[str, typer.Option(help="Some of the tasks: MRPC,SST-2.")] = "",
     at_once: Annotated[int, typer.Option(help="Runs at the same time, if the device fits.")] = 1,

@@ -23,7 +23,7 @@ Format = Annotated[
     str | None,
     typer.Option(help="text, csv, tsv, jsonl or parquet, where the suffix does not say."),
 ]
-Device = Annotated[str | None, typer.Option(help="cpu, cuda; a GPU where there is one.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; default: a GPU where there is one.")]
 Precision = Annotated[
     str, typer.Option(help="fp32, bf16, int8 (CPU) or fp16 (GPU): the lower, the faster.")
 ]
@@ -201,7 +201,9 @@ def embed(
     layer: Annotated[
         int | None, typer.Option(help="0: the embeddings, 1, 2, ...; -1: the last layer.")
     ] = None,
-    normalise: Annotated[bool, typer.Option("--normalise", help="To length 1.")] = False,
+    normalise: Annotated[
+        bool, typer.Option("--normalise", help="Scale each vector to length 1.")
+    ] = False,
     column: Column = None,
     format: Format = None,
     device: Device = None,
@@ -254,7 +256,7 @@ def similar(
     query: Annotated[
         str | None, typer.Option(help="Find the lines or rows of a file that are nearest to it.")
     ] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many of them.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="How many lines or rows to find.")] = 10,
     column: Column = None,
     format: Format = None,
     device: Device = None,

@@ -78,12 +78,15 @@ def table7(
         Path | None, typer.Argument(help="A model directory; if none, the one that ships.")
     ] = None,
     dev: Annotated[
-        Path | None, typer.Option(help="Those to choose by; without it, a tenth of train.")
+        Path | None,
+        typer.Option(help="Features to choose the best head by; default: a tenth of --train."),
     ] = None,
     test: Annotated[
-        list[Path] | None, typer.Option(help="Scored with every head; may come again.")
+        list[Path] | None, typer.Option(help="Scored with every head; may be repeated.")
     ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of each combination; 5.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="Seeds of each combination; default: 5.")
+    ] = None,
     skip_bad: SkipBad = False,
     sets: Sets = None,
 ) -> None:

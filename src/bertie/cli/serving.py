@@ -17,21 +17,24 @@ def serve(
         list[str] | None,
         typer.Argument(
             help="Model directories, or NAME=DIRECTORY; if none, or `embedded`, what ships.",
-            metavar="[MODEL...]",
+            metavar="MODEL",
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="0.0.0.0 for all of the network.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="Who may ask: a file with one key a line.")
+        Path | None, typer.Option(help="File of the API keys that are accepted, one a line.")
     ] = None,
     allow_origin: Annotated[
-        list[str] | None, typer.Option(help="A site whose pages may ask (CORS); none if not said.")
+        list[str] | None,
+        typer.Option(help="A site whose pages may ask (CORS); default: none. May be repeated."),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="That compute; all cores if not said.")
+        int | None, typer.Option(min=1, help="Threads that compute; default: all cores.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda; a GPU where there is one.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda; default: a GPU where there is one.")
+    ] = None,
     precision: Annotated[
         str, typer.Option(help="fp32, bf16, int8 (CPU) or fp16 (GPU): the lower, the faster.")
     ] = "fp32",

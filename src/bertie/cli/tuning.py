@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from bertie.report.results import FinetuneResults
 
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; may come again.")
+    list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; may be repeated.")
 ]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and count them.")
@@ -48,13 +48,20 @@ def finetune(
     ] = None,
     train: Annotated[Path | None, typer.Option(help="A file with labels to learn from.")] = None,
     dev: Annotated[
-        Path | None, typer.Option(help="One to choose by; without it, a tenth of train.")
+        Path | None,
+        typer.Option(
+            help="Labelled file to choose the best model by; default: a tenth of --train."
+        ),
     ] = None,
     test: Annotated[
-        list[Path] | None, typer.Option(help="Predicted in the end; may come again.")
+        list[Path] | None,
+        typer.Option(help="A file to answer when all is learned; may be repeated."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for model, report, answers.")] = None,
-    seeds: Annotated[int | None, typer.Option(help="Runs of the same settings.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(help="How many runs of the same settings, each with a seed of its own."),
+    ] = None,
     skip_bad: SkipBad = False,
     sets: Sets = None,
 ) -> None:
