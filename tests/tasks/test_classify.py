@@ -266,6 +266,43 @@ def test_columns_can_be_named(tmp_path: Path) -> None:
         Classify(columns={"text": "wort"})
 
 
+@pytest.mark.parametrize(
+    ("header", "given", "columns"),
+    [
+        ("text,stars2", {"label": "stars2"}, "text - stars2"),
+        ("sentence1,sentence2,gold2", {"label": "gold2"}, "sentence1 sentence2 gold2"),
+        ("sentence1,sentence2,label", {"first": "sentence2"}, "sentence2 - label"),
+        (
+            "sentence1,other,label",
+            {"first": "sentence1", "second": "other"},
+            "sentence1 other label",
+        ),
+        ("question1,question2,label", {}, "question1 question2 label"),
+        ("question1,question2,is_duplicate", {}, "question1 question2 is_duplicate"),
+        ("question1,question2,gold", {"label": "gold"}, "question1 question2 gold"),
+    ],
+)
+def test_what_is_not_named_is_guessed(
+    tmp_path: Path, header: str, given: dict[str, str], columns: str
+) -> None:
+    cells = [",".join(f"{name} {n}" for name in header.split(",")) for n in range(2)]
+    path = write(tmp_path / "a.csv", "\n".join((header, *cells, "")))
+    adopted = {"kind": "classes"} if "question1" in header else {}  # those of QQP are 0 and 1
+    data = Classify(columns=given, **adopted).read(path, needs_labels=True)  # type: ignore[arg-type]
+    roles = zip(("first", "second", "label"), columns.split(), strict=True)
+    expected = {role: column for role, column in roles if column != "-"}
+    assert data.columns == expected
+    one = data.examples[1]
+    found = {"first": one.first, "second": one.second, "label": one.label}
+    assert found == dict.fromkeys(found) | {r: f"{c} 1" for r, c in expected.items()}
+
+
+def test_a_label_alone_does_not_say_which_column_is_the_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "wort,klasse\na,x\nb,y\n")
+    with pytest.raises(UserError, match=r"which column is the text.*wort, klasse"):
+        Classify(columns={"label": "klasse"}).read(path)
+
+
 def test_without_labels_there_are_predictions_and_no_scores(tmp_path: Path) -> None:
     data = Classify().read(write(tmp_path / "test.csv", "text\na\nb\n"))
     assert not data.is_labelled

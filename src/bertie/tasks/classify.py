@@ -405,19 +405,24 @@ class Classify:
 
 
 def choose_columns(table: Table, given: dict[str, str], benchmark: str) -> dict[str, str]:
-    """Role -> column: as given, as the benchmark has it, or guessed by name."""
-    guessed = find_columns(benchmark, table.names) if benchmark in GLUE else guess(table)
-    if given:
-        check_columns(table, given, optional=("label", "id"))
-        extra = {role: guessed[role] for role in ("label", "id") if role in guessed}
-        columns = extra | given
-        return {role: name for role, name in columns.items() if name in table.names}
-    if "first" not in guessed:
+    """Role -> column: as given, else as the benchmark has it, else guessed by name.
+
+    A pair is guessed as a whole: whoever names the first text says whether there is a second.
+    """
+    check_columns(table, given, optional=("label", "id"))
+    guessed = guess(table)
+    if benchmark in GLUE:  # its files come with other names of labels and ids, too
+        others = {role: name for role, name in guessed.items() if role in ("label", "id")}
+        guessed = others | find_columns(benchmark, table.names)
+    if "first" in given:
+        guessed.pop("second", None)
+    columns = {role: name for role, name in (guessed | given).items() if name in table.names}
+    if "first" not in columns:
         raise UserError(
             f"{table.path}: which column is the text? There are: {', '.join(table.names):.300}. "
             "Name it: --set task.columns.first=NAME (and second, label; without a header by number)"
         )
-    return guessed
+    return columns
 
 
 def guess(table: Table) -> dict[str, str]:
