@@ -207,6 +207,49 @@ def test_files_of_one_name_do_not_overwrite_each_other(model: Path, tmp_path: Pa
     assert counts == {"dev": 12, "dev-2": 3, "dev-3": 5}
 
 
+# --- where answers go ---
+
+
+def test_answers_never_replace_the_data(
+    tuned: dict[str, tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not by another way to its name either; and it is said before anything is predicted."""
+    model = tuned["classify"][1] / "model"
+    data = tmp_path / "ow" / "reviews.jsonl"
+    data.parent.mkdir()
+    before = '{"text": "the cat is good", "label": "good"}\n'
+    data.write_text(before, encoding="utf-8")
+    (tmp_path / "link").symlink_to(data.parent)
+    monkeypatch.setattr("bertie.evaluate.predict_all", None)
+    for out in (data.parent, tmp_path / "link", data.parent / ".." / "ow"):
+        with pytest.raises(UserError, match=r"would replace .*reviews.jsonl; take another --out"):
+            evaluate_file(model, data, out)
+    assert data.read_text(encoding="utf-8") == before
+
+
+def test_a_folder_that_cannot_be_one_is_refused_before_anything_is_predicted(
+    tuned: dict[str, tuple[Path, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, out = tuned["classify"]
+    (tmp_path / "isafile").write_text("x", encoding="utf-8")
+    monkeypatch.setattr("bertie.evaluate.predict_all", None)
+    with pytest.raises(UserError, match="isafile cannot be a folder: File exists; take another"):
+        evaluate_file(out / "model", data, tmp_path / "isafile")
+
+
+def test_the_scores_are_there_before_the_answers(
+    tuned: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    data, out = tuned["classify"]
+    seen = []
+
+    def note(read: Any, evaluated: Any) -> None:
+        seen.append((len(read.examples), evaluated.scores, list(tmp_path.iterdir())))
+
+    _, evaluated, written = evaluate_file(out / "model", data, tmp_path, on_scores=note)
+    assert seen == [(12, evaluated.scores, [])] and written == [tmp_path / "set.jsonl"]
+
+
 # --- mistakes ---
 
 

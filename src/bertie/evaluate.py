@@ -1,7 +1,8 @@
 """A fine-tuned model on a file: the official scores, and the answers as files."""
 
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from bertie.tasks import get_task
 from bertie.tasks.classify import Classify
 from bertie.tasks.glue import submission_name, write_submission
 from bertie.tasks.instances import Instances
-from bertie.tasks.span import SpanPrediction
+from bertie.tasks.span import Span
 from bertie.tasks.steps import predict
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import AnyTask, Dataset
@@ -62,21 +63,28 @@ def evaluate_file(
     *,
     sets: Sequence[str] = (),
     skip_bad: bool = False,
+    on_scores: Callable[[Dataset[Any], Evaluated], None] = lambda data, evaluated: None,
 ) -> tuple[Dataset[Any], Evaluated, list[Path]]:
     """A fine-tuned model's answers to a file; written to the folder `out`, if it is given.
 
     To a head on features, the file is a feature store.
 
-    `sets` are assignments to the task's settings, such as "task.columns.first=review".
+    `sets` are assignments to the task's settings, such as "task.columns.first=review". `on_scores`
+    is called before anything is written: a full disk does not cost the scores.
     """
     task = open_task(directory, sets)
+    if out is not None:
+        make_folder(out)
     if is_head(directory):
         data, evaluated = evaluate_store(directory, path, task)
     else:
         data = task.read(path, skip_bad=skip_bad)
+        if out is not None:
+            choose_targets(out, data, task)
         instances = task.encode(data.examples, Tokenizer.load(directory))
         model = open_model(directory).model.to("cuda" if torch.cuda.is_available() else "cpu")
         evaluated = predict_all(model, task, data.examples, instances)
+    on_scores(data, evaluated)
     return data, evaluated, [] if out is None else write_predictions(out, data, evaluated)
 
 
@@ -110,6 +118,30 @@ def open_task(directory: Path, sets: Sequence[str] = ()) -> AnyTask:
     return task
 
 
+def make_folder(out: Path) -> None:
+    """Now, and not after all is predicted."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{out} cannot be a folder: {error.strerror}; take another --out") from None
+    if not os.access(out, os.W_OK):
+        raise UserError(f"nothing can be written to {out}; take another --out")
+
+
+def choose_targets(out: Path, data: Dataset[Any], task: AnyTask, name: str = "") -> list[Path]:
+    """The files of answers: lines of JSON, SQuAD's, a submission to GLUE; none may be the data."""
+    name = name or data.path.stem
+    targets = [out / f"{name}.jsonl"]
+    if isinstance(task, Span):
+        targets.append(out / f"{name}.answers.json")
+    if data.benchmark and not data.is_labelled:
+        targets.append(out / submission_name(data.benchmark, data.path))
+    for target in targets:
+        if target.exists() and target.samefile(data.path):
+            raise UserError(f"the answers would replace {data.path}; take another --out")
+    return targets
+
+
 def write_predictions(
     out: Path, data: Dataset[Any], evaluated: Evaluated, name: str = ""
 ) -> list[Path]:
@@ -117,21 +149,18 @@ def write_predictions(
 
     The files are called `name`, or as that of the data.
     """
-    out.mkdir(parents=True, exist_ok=True)
-    name = name or data.path.stem
+    targets = choose_targets(out, data, evaluated.task, name)
+    make_folder(out)
     pairs = list(zip(data.examples, evaluated.predictions, strict=True))
-    written = [out / f"{name}.jsonl"]
     lines = [json.dumps({"id": e.id} | to_json(p), ensure_ascii=False) for e, p in pairs]
-    write_text(written[0], "".join(f"{line}\n" for line in lines))
-    if pairs and isinstance(pairs[0][1], SpanPrediction):
-        written.append(out / f"{name}.answers.json")
+    write_text(targets[0], "".join(f"{line}\n" for line in lines))
+    if isinstance(evaluated.task, Span):
         answers = {example.id: prediction.text for example, prediction in pairs}
-        write_text(written[1], json.dumps(answers, ensure_ascii=False))
+        write_text(targets[1], json.dumps(answers, ensure_ascii=False))
     if data.benchmark and not data.is_labelled:
-        written.append(out / submission_name(data.benchmark, data.path))
         labels = [prediction.label for _, prediction in pairs]
-        write_submission(written[-1], [example.id for example, _ in pairs], labels)
-    return written
+        write_submission(targets[-1], [example.id for example, _ in pairs], labels)
+    return targets
 
 
 def to_json(prediction: Any) -> dict[str, Any]:

@@ -4,14 +4,16 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bertie.cli.show import may_stop, show_problems, show_table
 
 if TYPE_CHECKING:
+    from bertie.evaluate import Evaluated
     from bertie.report.results import FinetuneResults
+    from bertie.tasks.task import Dataset
 
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; may be repeated.")
@@ -154,11 +156,15 @@ def evaluate(
     """
     from bertie.evaluate import evaluate_file
 
-    read, evaluated, written = evaluate_file(model, data, out, sets=sets or (), skip_bad=skip_bad)
-    show_problems(read.problems)
-    if evaluated.scores:
-        show_scores(f"{data}, {len(read.examples):,} examples", evaluated.scores)
-    else:
-        print(f"{data}: {len(read.examples):,} examples without labels")
+    def show(read: "Dataset[Any]", evaluated: "Evaluated") -> None:
+        show_problems(read.problems)
+        if evaluated.scores:
+            show_scores(f"{data}, {len(read.examples):,} examples", evaluated.scores)
+        else:
+            print(f"{data}: {len(read.examples):,} examples without labels")
+
+    *_, written = evaluate_file(
+        model, data, out, sets=sets or (), skip_bad=skip_bad, on_scores=show
+    )
     for path in written:
         print(path)
