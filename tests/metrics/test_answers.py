@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from bertie.errors import UserError
-from bertie.metrics.answers import answer_scores, fit_no_answer_threshold, normalise
+from bertie.metrics.answers import (
+    answer_scores,
+    fit_no_answer_threshold,
+    normalise,
+    raw_scores_with_empty,
+)
 from tests.metrics.plain_answers import plain_squad_1, plain_squad_2
 
 WORDS = """the The a A an and Beatles beatles beatles' U.S. us 1,000 1000 É é the–cat a-b “the” ...
@@ -79,7 +84,8 @@ def test_no_threshold_is_better_than_the_fitted_one(by: str) -> None:
     for _ in range(500):
         gold, predicted, no_answer = questions(chance, has_empty=True)
         no_answer = {key: 20 * score - 10 for key, score in no_answer.items()}  # as logits are
-        fitted = fit_no_answer_threshold(gold, predicted, no_answer, by=by)
+        raw = raw_scores_with_empty(gold, predicted)[("exact", "f1").index(by)]
+        fitted = fit_no_answer_threshold(gold, raw, no_answer)
         tried = [-np.inf, *no_answer.values()]
         best = max(answer_scores(gold, predicted, no_answer, t)[by] for t in tried)
         assert answer_scores(gold, predicted, no_answer, fitted)[by] == pytest.approx(best)
@@ -92,20 +98,21 @@ def test_rounding_does_not_flip_a_question_at_the_threshold(by: str) -> None:
         gold, predicted, no_answer = questions(chance, has_empty=True)
         # on a grid, so that half a step is no small thing
         no_answer = {key: round(4 * score) for key, score in no_answer.items()}
-        fitted = fit_no_answer_threshold(gold, predicted, no_answer, by=by)
+        raw = raw_scores_with_empty(gold, predicted)[("exact", "f1").index(by)]
+        fitted = fit_no_answer_threshold(gold, raw, no_answer)
         wanted = answer_scores(gold, predicted, no_answer, fitted)[by]
         shaken = {key: score + chance.choice([-0.4, 0.4]) for key, score in no_answer.items()}
         assert answer_scores(gold, predicted, shaken, fitted)[by] == wanted
 
 
 def test_a_threshold_lies_between_scores() -> None:
-    gold, predicted = {"a": ["x"], "b": [], "c": []}, {"a": "x", "b": "y", "c": "z"}
-    scores = {"a": 1.0, "b": 3.0, "c": 9.0}
-    assert fit_no_answer_threshold(gold, predicted, scores) == 2.0
-    assert fit_no_answer_threshold({"a": [], "b": []}, predicted, scores) == 0.0
-    assert fit_no_answer_threshold({"a": ["x"], "b": ["y"]}, predicted, scores) == 4.0
+    gold = {"a": ["x"], "b": [], "c": []}
+    worth, scores = np.array([1.0, 0.0, 0.0]), {"a": 1.0, "b": 3.0, "c": 9.0}
+    assert fit_no_answer_threshold(gold, worth, scores) == 2.0
+    assert fit_no_answer_threshold({"a": [], "b": []}, np.zeros(2), scores) == 0.0
+    assert fit_no_answer_threshold({"a": ["x"], "b": ["y"]}, np.array([1.0, 1.0]), scores) == 4.0
     near = np.nextafter(1.0, 2.0)
-    assert 1.0 <= fit_no_answer_threshold(gold, predicted, scores | {"b": near}) < near
+    assert 1.0 <= fit_no_answer_threshold(gold, worth, scores | {"b": near}) < near
 
 
 def test_a_missing_no_answer_score_is_named() -> None:
@@ -116,7 +123,7 @@ def test_a_missing_no_answer_score_is_named() -> None:
 def test_no_questions_give_no_nan() -> None:
     assert answer_scores({}, {}) == {"exact": 0.0, "f1": 0.0, "num_questions": 0}
     with pytest.raises(UserError, match="at least one question"):
-        fit_no_answer_threshold({}, {}, {})
+        fit_no_answer_threshold({}, np.zeros(0), {})
 
 
 def test_what_is_left_of_an_answer() -> None:

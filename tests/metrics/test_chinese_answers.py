@@ -68,3 +68,21 @@ def test_examples() -> None:
     assert scores == {"exact": 0.0, "f1": 1 / 3, "average": 1 / 6, "num_questions": 2}
     assert chinese_answer_scores({"b": ["《红楼梦》"]}, {"b": "红楼梦"})["exact"] == 1
     assert chinese_answer_scores({}, {})["f1"] == 0
+
+
+def test_no_answer_is_right_where_there_is_none_and_counted_apart() -> None:
+    gold: dict[str, list[str]] = {"a": ["北京"], "b": [], "c": [], "d": ["。"]}
+    scores = chinese_answer_scores(gold, {"a": "北京市", "b": "", "c": "，", "d": ""})
+    assert scores == {
+        "exact": 0.5,  # of marks nothing is left: "" is as good
+        "f1": pytest.approx((0.8 + 1) / 4),
+        "average": pytest.approx((0.5 + 0.45) / 2),
+        "num_questions": 4,
+        "has_answer_exact": 0.5,
+        "has_answer_f1": pytest.approx(0.4),
+        "num_has_answer_questions": 2,
+        "no_answer_exact": 0.5,
+        "no_answer_f1": 0.5,
+        "num_no_answer_questions": 2,
+    }
+    assert chinese_answer_scores({"b": []}, {})["exact"] == 0  # one not answered counts as wrong

@@ -132,6 +132,24 @@ def test_the_threshold_is_fitted() -> None:
     assert tuned.score(examples, tuned.decode(examples, instances, outputs))["f1"] == 1
 
 
+def test_the_threshold_of_chinese_answers_is_that_of_their_f1() -> None:
+    """Half an answer is worth something in Chinese, and nothing as an English word."""
+    task = Span(
+        max_length=40, max_question=8, may_be_unanswerable=True, language="chinese", max_answer=9
+    )
+    examples = [question("中国人", ("中国人", 0), id="0"), question("中国人", id="1")]
+    instances = task.encode(examples, TOKENIZER)
+    outputs = [np.zeros((n, 2), np.float32) for n in np.diff(instances.bounds)]
+    for output, null in zip(outputs, (4.0, 6.0), strict=True):
+        rows = [int(np.flatnonzero(instances.places_of(0)[:, 0] == n)[0]) for n in (0, 1)]
+        output[rows[0], 0] = output[rows[1], 1] = 3
+        output[0] = null
+    tuned = task.tune(examples, instances, outputs)
+    assert tuned.threshold == 4.0  # half-way between 2 and 6
+    scores = tuned.score(examples, tuned.decode(examples, instances, outputs))
+    assert scores["f1"] == pytest.approx((0.8 + 1) / 2) and scores["no_answer_exact"] == 1
+
+
 ROME = {"id": "a", "question": "What?", "answers": [{"text": "Rome", "answer_start": 0}]}
 NONE = {"id": "b", "question": "Who?", "answers": [], "is_impossible": True}
 PARAGRAPH = {"context": "Rome is old.", "qas": [ROME, NONE]}

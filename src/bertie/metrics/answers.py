@@ -8,7 +8,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,10 +66,7 @@ def answer_scores(
     raw_exact, raw_f1 = raw_scores_with_empty(gold, predicted)
     nulls = null_scores(gold, no_answer) if no_answer is not None else np.zeros(len(gold))
     exact, f1 = (np.where(nulls > threshold, ~has_answer, raw) for raw in (raw_exact, raw_f1))
-    scores = mean_scores("", exact, f1)
-    for name, chosen in (("has_answer_", has_answer), ("no_answer_", ~has_answer)):
-        if chosen.any():
-            scores |= mean_scores(name, exact[chosen], f1[chosen])
+    scores = mean_scores("", exact, f1) | scores_apart(has_answer, exact, f1)
     if no_answer is not None:
         is_given = np.array([bool(predicted.get(key)) for key in gold], bool)
         order = order_of(gold, no_answer)
@@ -83,14 +79,11 @@ def answer_scores(
     return scores
 
 
-def fit_no_answer_threshold(
-    gold: Gold,
-    predicted: Mapping[str, str],
-    no_answer: Mapping[str, float],
-    *,
-    by: Literal["exact", "f1"] = "f1",
-) -> float:
+def fit_no_answer_threshold(gold: Gold, raw: Floats, no_answer: Mapping[str, float]) -> float:
     """The threshold that gives the best score: a question scoring above it is left unanswered.
+
+    `raw` is what the answer to each question of `gold` is worth, if it is given; that is of any
+    metric: see `raw_scores_with_empty`, `raw_chinese_scores`.
 
     Unlike the scorer's `best_f1_threshold` it holds for scores of any range (logits too), and lies
     half-way between scores that differ: were it one of them, rounding would decide that question.
@@ -98,7 +91,6 @@ def fit_no_answer_threshold(
     """
     if not gold:
         raise UserError("a no-answer threshold needs at least one question; found none")
-    raw = raw_scores_with_empty(gold, predicted)[("exact", "f1").index(by)]
     has_answer = np.array([bool(answers) for answers in gold.values()], bool)
     nulls = null_scores(gold, no_answer)
     order = np.argsort(nulls, kind="stable")
@@ -127,10 +119,15 @@ def middle_at(ranked: Floats, place: int) -> float:
 def raw_scores(
     gold: Gold, predicted: Mapping[str, str], score: Callable[[str, str], float]
 ) -> Floats:
-    """The best over a question's gold answers, whatever the threshold."""
+    """The best over a question's gold answers, whatever the threshold.
+
+    Of a question that has none: whether nothing was answered.
+    """
     return np.array(
         [
-            max(score(answer, predicted[key]) for answer in answers) if key in predicted else 0.0
+            max((score(a, predicted[key]) for a in answers), default=float(not predicted[key]))
+            if key in predicted
+            else 0.0
             for key, answers in gold.items()
         ],
         np.float64,
@@ -150,6 +147,15 @@ def mean_scores(prefix: str, exact: Floats, f1: Floats) -> dict[str, float]:
         f"{prefix}f1": float(f1.mean()) if len(f1) else 0.0,
         f"num_{prefix}questions": len(exact),
     }
+
+
+def scores_apart(has_answer: NDArray[np.bool_], exact: Floats, f1: Floats) -> dict[str, float]:
+    """Of the questions that have an answer and of those that have none, where there are such."""
+    scores: dict[str, float] = {}
+    for name, chosen in (("has_answer_", has_answer), ("no_answer_", ~has_answer)):
+        if chosen.any():
+            scores |= mean_scores(name, exact[chosen], f1[chosen])
+    return scores
 
 
 def null_scores(gold: Gold, no_answer: Mapping[str, float]) -> Floats:

@@ -5,12 +5,17 @@ Penn Treebank does. F1 is of the longest run of segments that both answers have.
 for ends of sentences inside such words, by a learned table; we do not: a full stop is cut off only
 at the end of a stretch. In answers what has one inside is an initial ("roy h. reinhart"), which
 the table leaves whole as well.
+
+The scorer knows no question without an answer; such a question is scored as SQuAD 2.0 does: right
+if there is no answer to it.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 
-from bertie.metrics.intervals import mean
+import numpy as np
+
+from bertie.metrics.answers import Floats, Gold, mean_scores, raw_scores, scores_apart
 
 # The scorer ignores these, and only these: "…", "?" and "," count.
 IGNORED = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
@@ -41,17 +46,21 @@ JOINED = {
 }
 
 
-def chinese_answer_scores(
-    gold: Mapping[str, Sequence[str]], predicted: Mapping[str, str]
-) -> dict[str, float]:
-    """`exact`, `f1`, their mean `average`, `num_questions`; one not answered counts as wrong."""
-    exact, f1 = [], []
-    for key, answers in gold.items():
-        pairs = [(answer, predicted[key]) for answer in answers if key in predicted]
-        exact.append(max((exact_match(*pair) for pair in pairs), default=0.0))
-        f1.append(max((segment_f1(*pair) for pair in pairs), default=0.0))
-    scores = {"exact": mean(exact), "f1": mean(f1)}
-    return scores | {"average": mean(list(scores.values())), "num_questions": len(gold)}
+def chinese_answer_scores(gold: Gold, predicted: Mapping[str, str]) -> dict[str, float]:
+    """`exact`, `f1`, their mean `average`, `num_questions`; one not answered counts as wrong.
+
+    If a question has no answer, those with and those without one are also counted apart.
+    """
+    exact, f1 = raw_chinese_scores(gold, predicted)
+    scores = mean_scores("", exact, f1)
+    scores["average"] = (scores["exact"] + scores["f1"]) / 2
+    has_answer = np.array([bool(answers) for answers in gold.values()], bool)
+    return scores | ({} if has_answer.all() else scores_apart(has_answer, exact, f1))
+
+
+def raw_chinese_scores(gold: Gold, predicted: Mapping[str, str]) -> tuple[Floats, Floats]:
+    """Exact match and F1 of each question, the best over its gold answers."""
+    return raw_scores(gold, predicted, exact_match), raw_scores(gold, predicted, segment_f1)
 
 
 def exact_match(gold: str, predicted: str) -> float:

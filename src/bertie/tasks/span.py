@@ -10,7 +10,8 @@
 - decode: the best pair of start and end, at most `max_answer` pieces, over all windows; the answer
   is cut from the original text. No answer where [CLS] (its lowest score over the windows) beats the
   best pair by more than a threshold, which is fitted on dev.
-- score: SQuAD's exact match and F1 (1.1 or 2.0), or CMRC's for Chinese.
+- score: SQuAD's exact match and F1 (1.1 or 2.0), or CMRC's for Chinese; of files in which some
+  questions have no answer, also apart for those with and without one.
 """
 
 # L rows of a window   N windows
@@ -25,8 +26,12 @@ import numpy as np
 from torch import nn
 
 from bertie.errors import UserError
-from bertie.metrics.answers import answer_scores, fit_no_answer_threshold
-from bertie.metrics.chinese_answers import chinese_answer_scores
+from bertie.metrics.answers import (
+    answer_scores,
+    fit_no_answer_threshold,
+    raw_scores_with_empty,
+)
+from bertie.metrics.chinese_answers import chinese_answer_scores, raw_chinese_scores
 from bertie.objectives import Term, span_cross_entropy
 from bertie.tasks.instances import Framer, Input, Instance, Instances, TaskBatch, gather
 from bertie.tasks.questions import ROLES, Answer, SpanExample, is_trainable, read_questions
@@ -280,14 +285,16 @@ class Span:
         gold = {example.id: texts_of(example.answers) for example, _ in pairs}
         predicted = {example.id: found.text for example, found in pairs}
         scores = {example.id: found.no_answer for example, found in pairs}
-        return replace(self, threshold=float(fit_no_answer_threshold(gold, predicted, scores)))
+        is_chinese = self.language == "chinese"
+        _, f1 = (raw_chinese_scores if is_chinese else raw_scores_with_empty)(gold, predicted)
+        return replace(self, threshold=fit_no_answer_threshold(gold, f1, scores))
 
     # Score.
 
     def score(
         self, examples: Sequence[SpanExample], predictions: Sequence[SpanPrediction]
     ) -> dict[str, float]:
-        """Exact match and F1; of SQuAD 2.0 also apart for questions with and without an answer."""
+        """Exact match and F1, by the rules of the language."""
         pairs = list(zip(examples, predictions, strict=True))
         gold = {e.id: texts_of(e.answers) for e, _ in pairs if e.answers is not None}
         if not gold:
