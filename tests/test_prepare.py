@@ -209,6 +209,17 @@ def test_a_draft_of_other_settings_is_not_taken_up(
         prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
 
 
+def test_somebodys_own_folder_named_as_a_draft_is_left_alone(
+    corpus: Path, vocab: Path, tmp_path: Path
+) -> None:
+    chapter = tmp_path / "novel.draft" / "store" / "chapter1.txt"
+    chapter.parent.mkdir(parents=True)
+    chapter.write_text("x")
+    with pytest.raises(UserError, match=r"holds something else: store/chapter1.txt"):
+        prepare([corpus], vocab, tmp_path / "novel", recipe(), workers=1)
+    assert chapter.read_text() == "x" and len(list(chapter.parent.iterdir())) == 1
+
+
 def test_what_is_there_is_not_overwritten(corpus: Path, vocab: Path, tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "mine").write_text("x")

@@ -4,8 +4,6 @@ Work goes on in `STORE.draft`; a run that was killed goes on where it was, and t
 a rename when all is done.
 """
 
-import json
-import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -27,6 +25,8 @@ from bertie.data.corpus import (
     read_unit_batches,
     source_hash,
 )
+from bertie.data.draft import HELD_OUT as HELD_OUT  # others know the folder from here
+from bertie.data.draft import STORE, check_ours, clear, take_up
 from bertie.data.parts import (
     Encoder,
     PartConfig,
@@ -39,11 +39,8 @@ from bertie.data.parts import (
 )
 from bertie.data.store import TOKENIZER, Manifest, StoreWriter
 from bertie.errors import UserError
-from bertie.text.files import check_writable, write_text
+from bertie.text.files import check_writable
 from bertie.text.tokenizer import Tokenizer
-
-HELD_OUT = "held_out"  # the folder of the store of held-out documents, inside the store
-PLAN, STORE = "plan.json", "store"  # inside the draft
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,10 +71,11 @@ def prepare(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists; choose another --out, or remove it")
     check_writable(out)
+    draft = out.with_name(f"{out.name}.draft")
+    check_ours(draft)
     tokenizer = Tokenizer.load(vocab)
     files = find_files(paths)
     units = plan_units(files, recipe.corpus)
-    draft = out.with_name(f"{out.name}.draft")
     sources = {str(path): source_hash(path) for path in files}
     take_up(draft, plan(sources, units, tokenizer, recipe))
     tokenizer.save(draft / TOKENIZER)
@@ -85,7 +83,7 @@ def prepare(
     encode_all(draft, units, stems, recipe, workers, on_progress)
     prepared = join_all(draft, stems, tokenizer, recipe, sources, on_progress)
     (draft / STORE).replace(out)
-    shutil.rmtree(draft)
+    clear(draft)
     return prepared
 
 
@@ -99,23 +97,6 @@ def plan(
         "tokenizer": tokenizer.fingerprint,
         "settings": asdict(recipe),
     }
-
-
-def take_up(draft: Path, wanted: dict[str, Any]) -> None:
-    """Begins a draft, or goes on with one that has the same plan."""
-    path = draft / PLAN
-    if not path.is_file():
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
-        write_text(path, json.dumps(wanted))
-        return
-    found = json.loads(path.read_text(encoding="utf-8"))
-    changed = [name for name in wanted if found.get(name) != json.loads(json.dumps(wanted[name]))]
-    if changed:
-        raise UserError(
-            f"{draft} is the unfinished work of another run: its {' and '.join(changed)} differ; "
-            "remove it to begin anew, or choose another --out"
-        )
 
 
 def encode_all(
@@ -213,7 +194,7 @@ def join_all(
             f"no document to train with was left of {len(sources)} files: {figures}; lower "
             "prepare.min_tokens or corpus.held_out_percent if they took all"
         )
-    shutil.rmtree(draft / STORE, ignore_errors=True)
+    clear(draft, STORE)
     manifests = []
     for folder, is_wanted in (
         (draft / STORE, choice.is_train),
