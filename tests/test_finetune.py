@@ -5,12 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 from bertie.checkpoint.json_files import read_json
 from bertie.cli import main
@@ -223,6 +224,50 @@ def test_runs_at_the_majority_are_flagged(model: Path, tmp_path: Path) -> None:
     assert stuck and all(run.scores["accuracy"] <= 0.75 for run in stuck)
     page = (out / "report.html").read_text(encoding="utf-8")
     assert f"{len(stuck)} of 3 runs did not leave the majority baseline" in page
+
+
+@pytest.fixture
+def broken_seeds(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Seeds whose gradients are no numbers."""
+    seeds, clip = set[int](), Trainer.clip
+
+    def broken(self: Trainer) -> Any:
+        return clip(self) * (torch.nan if self.config.seed in seeds else 1)
+
+    monkeypatch.setattr(Trainer, "clip", broken)
+    return seeds
+
+
+def test_a_run_that_breaks_down_is_flagged_and_the_others_go_on(
+    model: Path, tmp_path: Path, broken_seeds: set[int], taken: list[int]
+) -> None:
+    data, out = write_classes(tmp_path / "a.csv"), tmp_path / "out"
+    paths = {"model": model, "train": data, "dev": data, "out": out}
+    broken_seeds.add(0)
+    shown: list[Mapping[str, Any]] = []
+    sets = ("train.budget=8 steps", "tune.seeds=2")
+    made = tune("classify", *sets, **paths, show=shown.append)
+    assert taken == [*range(5), *range(8)]
+    assert [bool(run.scores) for run in made.results.runs] == [False, True]
+    assert made.results.best().seed == 1 and made.model.is_dir()
+    assert any("seed-0 broke down" in str(line.get("note")) for line in shown)
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "1 of 2 runs broke down, the score is no number (seed 0)" in page
+    again = tune("classify", *sets, **paths)  # it would only end the same
+    assert len(taken) == 13 and again.results.runs == made.results.runs
+
+
+def test_when_all_runs_break_down_the_error_says_what_fine_tuning_has(
+    model: Path, tmp_path: Path, broken_seeds: set[int], bertie: Callable[..., Said]
+) -> None:
+    data = write_classes(tmp_path / "a.csv")
+    broken_seeds |= {0, 1}
+    said = bertie(
+        *("finetune", "--model", model, "--train", data, "--dev", data, "--out", tmp_path / "out"),
+        *("--seeds", "2", "--set", "train.budget=8 steps", "--set", "train.device=cpu"),
+    )
+    assert said.code == 2 and "all 2 runs broke down" in said.err
+    assert "Lower optim.peak" in said.err and "--start" not in said.err
 
 
 # --- going on, and not going on ---

@@ -98,6 +98,7 @@ def finetune(
             if world.is_first and recipe.head is None:  # heads are small
                 remove_models(tuning, specs[:number], best)
             world.wait()
+        check_some_learned(runs)
         if world.is_first:
             results = conclude(tuning, results, best)
             write_finetuning_report(results, tuning.out)
@@ -256,6 +257,15 @@ def conclude(tuning: Tuning, results: FinetuneResults, best: RunSpec) -> Finetun
         tests[str(data.path)] = answered.scores
     findings = make_findings(task, sets.dev.examples, on_dev.predictions)
     return replace(results, tests=tests, **findings.as_fields())
+
+
+def check_some_learned(runs: Sequence[FinetuneRun]) -> None:
+    if not any(run.scores for run in runs):
+        what = "the run" if len(runs) == 1 else f"all {len(runs)} runs"
+        raise UserError(
+            f"{what} broke down: loss or gradient was no longer finite. Lower optim.peak, lengthen "
+            "optim.warmup, or take train.precision=fp32; and another --out"
+        )
 
 
 def publish(source: Path, model: Path) -> None:

@@ -105,13 +105,21 @@ def make_table7(
     )
     results = finetune(heads, command=command, show=show).results
     left_out = [c for c in recipe.head.combinations if c not in possible]
+    broken = [
+        spec.name
+        for spec, run in zip(plan_runs(heads), results.runs, strict=True)
+        if not run.scores
+    ]
     made = Table7(
         model=str(source),
         data=str(recipe.data.train),
         metric=results.metric,
         rows=tuple(make_rows(heads, results.metric, results.runs, recipe.data.test)),
         command=show_command(command),
-        notes=tuple(f"left out: {c}; the model has too few layers" for c in left_out),
+        notes=(
+            *(f"left out: {c}; the model has too few layers" for c in left_out),
+            *(f"left out: {name}; the run broke down" for name in broken),
+        ),
     )
     return TableMade(table=made, page=write_table7(made, recipe.out))
 
@@ -125,7 +133,8 @@ def make_rows(
     rows = []
     for combination in recipe.head.combinations:
         own = [n for n, spec in enumerate(specs) if spec.combination == combination]
-        folders = [recipe.out / "runs" / specs[n].name / "model" for n in own]
+        learned = [n for n in own if runs[n].scores]  # the others broke down
+        folders = [recipe.out / "runs" / specs[n].name / "model" for n in learned]
         on_tests = {}
         for path, store in zip(tests, recipe.data.test, strict=True):
             found = [evaluate_file(folder, store)[1].scores for folder in folders]
@@ -133,7 +142,7 @@ def make_rows(
         rows.append(
             CombinationScores(
                 combination=combination,
-                dev=tuple(runs[n].scores[metric] for n in own),
+                dev=tuple(runs[n].scores[metric] for n in learned),
                 tests=on_tests,
                 seconds=sum(runs[n].seconds for n in own),
             )

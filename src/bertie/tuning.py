@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from bertie.tasks.steps import TaskLoader
 from bertie.train.budget import Budget
 from bertie.train.distributed import World
 from bertie.train.log import METRICS, Log, Show
-from bertie.train.loop import TrainConfig, Trainer, switch_kernels
+from bertie.train.loop import Diverged, TrainConfig, Trainer, switch_kernels
 from bertie.train.optim import OptimConfig
 from bertie.train.record import find_common_checkpoint
 
@@ -110,7 +110,10 @@ def run_once(tuning: Tuning, spec: RunSpec) -> FinetuneRun:
 
 
 def train_once(tuning: Tuning, spec: RunSpec) -> None:
-    """Trains, keeps the model of the best evaluation, and writes the result."""
+    """Trains, keeps the model of the best evaluation, and writes the result.
+
+    One that breaks down has a result without scores: the other runs go on.
+    """
     sets, world, folder = tuning.sets, tuning.world, tuning.folder(spec)
     checkpoint = find_common_checkpoint(folder, world)
     if world.is_first:
@@ -135,10 +138,16 @@ def train_once(tuning: Tuning, spec: RunSpec) -> None:
     )
     trainer = make_trainer(tuning, spec, model, loader, checkpoint)
     loader.start_step = trainer.counters.step
-    if trainer.progress < 1:
-        trainer.run(loader)
-    if world.is_first:
-        finish_run(tuning, spec, trainer)
+    try:
+        if trainer.progress < 1:
+            trainer.run(loader)
+    except Diverged:  # of all ranks alike
+        tuning.show({"note": f"{spec.name} broke down: loss or gradient was no longer finite"})
+        if world.is_first:
+            write_result(tuning, spec, trainer, {})
+    else:
+        if world.is_first:
+            finish_run(tuning, spec, trainer)
     world.wait()
 
 
@@ -223,18 +232,28 @@ def finish_run(tuning: Tuning, spec: RunSpec, trainer: Trainer[nn.Module]) -> No
     evaluated = predict_all(model, sets.task, sets.dev.examples, sets.dev_instances, tunes=True)
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}
     tuning.learner.write(model, weights, folder / "model", evaluated.task)
+    write_result(tuning, spec, trainer, evaluated.scores)
+
+
+def write_result(
+    tuning: Tuning, spec: RunSpec, trainer: Trainer[nn.Module], scores: Mapping[str, float]
+) -> None:
+    """Without scores of a run that broke down: it is not tried again, as it would end the same."""
+    folder = tuning.folder(spec)
     run = FinetuneRun(
         seed=spec.seed,
         settings=spec.settings,
-        scores=evaluated.scores,
+        scores=scores,
         seconds=round(trainer.counters.seconds, 3),
-        curve=tuple(read_curve(folder, sets.task.metric)),
+        curve=tuple(read_curve(folder, tuning.sets.task.metric)),
     )
     write_json(folder / RESULT, asdict(run))
 
 
 def read_curve(folder: Path, metric: str) -> Iterator[float]:
     """The score that counts, evaluation by evaluation."""
+    if not (folder / METRICS).is_file():  # it broke down before there was a line
+        return
     for line in (folder / METRICS).read_text(encoding="utf-8").splitlines():
         values = json.loads(line)
         if "held_out" in values:

@@ -110,7 +110,9 @@ def test_runs_that_all_broke_down_still_give_a_report(tmp_path: Path) -> None:
         results_of([a_run(0, math.nan), a_run(1, math.nan)], majority=0.5), tmp_path
     )
     assert values["summary"]["best"] is None
-    assert any("2 of 2 runs" in text for text in checker.texts)
+    assert any("2 of 2 runs broke down" in text for text in checker.texts)
+    assert checker.texts.count("broke down") == 2  # in the table of runs
+    assert not any("majority baseline" in text for text in checker.texts)
 
 
 def test_a_mean_near_the_baseline_is_told(tmp_path: Path) -> None:

@@ -41,6 +41,9 @@ def test_a_run_that_broke_down_is_never_the_best() -> None:
     assert results.best().seed == 1
     assert [results.is_stuck(run) for run in results.runs] == [True, True, True]
     assert math.isnan(group_of(results, results.best()).mean)
+    without = FinetuneRun(seed=3, settings={}, scores={}, seconds=1.0)  # and without a model
+    assert results_of([without, a_run(0, math.nan)]).best().seed == 0
+    assert results_of([without, a_run(0, math.nan)]).is_broken(without)
     alone = results_of([a_run(0, math.nan)])
     assert alone.best().seed == 0 and math.isnan(groups(alone)[0].best)
 

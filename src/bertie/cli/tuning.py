@@ -115,7 +115,7 @@ def show_results(results: "FinetuneResults") -> None:
             (
                 *(str(run.settings[name]) for name in names),
                 str(run.seed),
-                f"{results.score(run):.4f}",
+                "broke down" if results.is_broken(run) else f"{results.score(run):.4f}",
             )
             for run in results.runs
         ]

@@ -113,12 +113,18 @@ def headline(results: FinetuneResults) -> list[Markup]:
 def warnings(results: FinetuneResults) -> list[str]:
     """What the reader must not overlook."""
     found = []
+    broken = [run for run in results.runs if results.is_broken(run)]
     stuck = [run for run in results.runs if results.is_stuck(run)]
-    if stuck:
-        seeds = ", ".join(str(run.seed) for run in stuck)
+    at_majority = [run for run in stuck if not results.is_broken(run)]
+    if broken:
         found.append(
-            f"{len(stuck)} of {len(results.runs)} runs did not leave the majority baseline "
-            f"(seed {seeds}): try a lower rate, a longer warm-up, or more epochs."
+            f"{count(broken, results)} broke down, the score is no number{seeds_of(broken)}: "
+            "try a lower rate or a longer warm-up."
+        )
+    if at_majority:
+        found.append(
+            f"{count(at_majority, results)} did not leave the majority baseline"
+            f"{seeds_of(at_majority)}: try a lower rate, a longer warm-up, or more epochs."
         )
     group = group_of(results, results.best())
     if not stuck and results.majority is not None and group.mean - group.spread <= results.majority:
@@ -127,6 +133,14 @@ def warnings(results: FinetuneResults) -> list[str]:
             "this may be chance."
         )
     return [*found, *results.notes]
+
+
+def count(runs: Sequence[FinetuneRun], results: FinetuneResults) -> str:
+    return f"{len(runs)} of {len(results.runs)} runs"
+
+
+def seeds_of(runs: Sequence[FinetuneRun]) -> str:
+    return f" (seed {', '.join(str(run.seed) for run in runs)})"
 
 
 def test_table(results: FinetuneResults) -> list[Markup]:
@@ -171,6 +185,8 @@ def run_tables(results: FinetuneResults) -> list[Markup]:
 
 
 def remark(results: FinetuneResults, run: FinetuneRun, best: FinetuneRun) -> str:
+    if results.is_broken(run):
+        return "broke down"
     if results.is_stuck(run):
         return "at the majority baseline"
     return "kept" if run is best else ""

@@ -17,7 +17,7 @@ class FinetuneRun:
 
     seed: int
     settings: Mapping[str, Setting]  # what differs between runs: rate, batch size, epochs
-    scores: Mapping[str, float]  # on dev, of the epoch that was kept
+    scores: Mapping[str, float]  # on dev, of the epoch that was kept; none: it broke down
     seconds: float
     curve: tuple[float, ...] = ()  # the score that counts, of each evaluation (epoch)
 
@@ -40,7 +40,7 @@ class FinetuneResults:
     name: str  # of the data
     task: str
     model: str  # what was fine-tuned
-    metric: str  # the score that counts; every run has it, and more is better
+    metric: str  # the score that counts; every run that learned has it, and more is better
     runs: tuple[FinetuneRun, ...]
     num_train: int  # examples
     num_dev: int
@@ -64,8 +64,8 @@ class FinetuneResults:
         if not self.runs:
             raise UserError("a fine-tuning report needs at least one run; found none")
         for run in self.runs:
-            if self.metric not in run.scores:
-                known = ", ".join(run.scores) or "none"
+            if run.scores and self.metric not in run.scores:
+                known = ", ".join(run.scores)
                 raise UserError(f"seed {run.seed} has no score {self.metric!r}; it has: {known}")
         if self.confusion and len(self.confusion) != len(self.labels):
             num_rows, num_labels = len(self.confusion), len(self.labels)
@@ -73,20 +73,24 @@ class FinetuneResults:
 
     def score(self, run: FinetuneRun) -> float:
         """The score that counts; that of a run which broke down is not a number."""
-        value = float(run.scores[self.metric])
+        value = float(run.scores.get(self.metric, math.nan))
         return value if math.isfinite(value) else math.nan
 
     def best(self) -> FinetuneRun:
         return max(self.runs, key=self.rank)
 
-    def rank(self, run: FinetuneRun) -> float:
-        score = self.score(run)
-        return -math.inf if math.isnan(score) else score
+    def rank(self, run: FinetuneRun) -> tuple[bool, float]:
+        """What runs are compared by; one without scores has no model either."""
+        return bool(run.scores), -math.inf if self.is_broken(run) else self.score(run)
+
+    def is_broken(self, run: FinetuneRun) -> bool:
+        return math.isnan(self.score(run))
 
     def is_stuck(self, run: FinetuneRun) -> bool:
         """Whether it broke down, or is no better than giving the most frequent label always."""
-        score = self.score(run)
-        return math.isnan(score) or (self.majority is not None and score <= self.majority)
+        return self.is_broken(run) or (
+            self.majority is not None and self.score(run) <= self.majority
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -52,7 +52,7 @@ class Table7:
 
     @property
     def num_seeds(self) -> int:
-        return len(self.rows[0].dev)
+        return max(len(row.dev) for row in self.rows)  # a run that broke down has no score
 
 
 def write_table7(made: Table7, out: Path) -> Path:

@@ -128,6 +128,10 @@ class Stopped(Exception):
         return Stopped, (self.number, self.saved)
 
 
+class Diverged(UserError):
+    """Losses or gradients are no numbers any more."""
+
+
 @contextmanager
 def on_signals(handle: Callable[[int, FrameType | None], None]) -> Iterator[dict[int, Any]]:
     """Signals that ask to end are handled so; gives the handlers that were there before."""
@@ -439,7 +443,7 @@ class Trainer(Generic[M]):
             if isinstance(value, Tensor)
         }
         save_file({name: tensor.clone() for name, tensor in tensors.items()}, path)
-        raise UserError(
+        raise Diverged(
             f"loss or gradient was not finite in {MAX_SKIPPED_IN_A_ROW} steps in a row, the last "
             f"was {number}; its batch is in {path}. Lower optim.peak, lengthen optim.warmup, "
             f"or take precision fp32; then begin anew, from the model of a checkpoint if you like: "
