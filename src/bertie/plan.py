@@ -1,27 +1,29 @@
 """What a pre-training run will do, worked out before it starts: phases, steps, micro-batches."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
-from bertie.data.chance import stream
+from bertie.data.chance import Ints, stream
 from bertie.data.index import Header
 from bertie.data.loader import Batch, Loader
 from bertie.data.steps import DataConfig, fit_micro_tokens
 from bertie.data.store import Store
 from bertie.errors import UserError
 from bertie.model.bert import Bert
-from bertie.model.config import Memory, train_memory
+from bertie.model.config import Memory, train_flops, train_memory
 from bertie.objectives import Term
 from bertie.train.budget import Budget, Phase, find_ends
 from bertie.train.distributed import World
 from bertie.train.hardware import find_free_bytes
+from bertie.train.health import check_pairs
 from bertie.train.loop import DTYPES, TrainConfig
 from bertie.train.memory import find_micro_tokens
 
 PHASE = 4  # a stream of chance; 1 to 3 are an epoch's
+NUM_SAMPLES = 16  # steps whose lengths are looked at to choose a fixed shape
 
 Objective = Callable[[nn.Module, Batch], dict[str, Term]]
 
@@ -76,7 +78,7 @@ def make_plan(
         budget=budget,
         phases=tuple(
             PhasePlan(
-                data=with_micro_tokens(one, fitting, header.mean_length, world.size),
+                data=with_micro_tokens(one, fitting, store, world.size),
                 until=end,
                 num_steps=round((end - begin) * budget.amount) if budget.unit == "steps" else None,
                 header=header,
@@ -91,6 +93,39 @@ def make_plan(
             predicted_share=data.masking.predicted_share,
         ),
     )
+
+
+def preflight(plan: Plan, model: Bert, store: Store, unigram: float) -> Iterator[str]:
+    """What the run will do and cost, before it starts."""
+    first, manifest = plan.phases[0], store.manifest
+    batch_size, header = first.data.loader.batch_size, first.header
+    tokens = header.mean_length * batch_size
+    share = first.data.masking.predicted_share
+    flops = train_flops(model.config, length=round(header.mean_length), predicted_share=share)
+    yield f"{sum(p.numel() for p in model.parameters()):,} parameters"
+    yield (
+        f"{manifest.num_tokens:,} tokens of text, {header.num_instances:,} instances an epoch of "
+        f"{header.mean_length:.0f} tokens on average"
+    )
+    if header.num_pairs:
+        yield f"{header.second_share:.1%} of the pairs are of the second kind: NotNext, or swapped"
+    lengths = ", then ".join(str(phase.data.instances.max_length) for phase in plan.phases)
+    yield (
+        f"a step: {batch_size:,} instances, {tokens:,.0f} tokens, {flops * batch_size:.2e} "
+        f"operations; micro-batches of up to {plan.micro_tokens:,} tokens; length {lengths}"
+    )
+    yield f"{plan.memory.total / 1e9:.2f} GB of memory, estimated"
+    if plan.budget.unit == "steps":
+        drawn = [(p.num_steps or 0) * p.data.loader.batch_size for p in plan.phases]  # instances
+        parts = list(zip(drawn, (p.header for p in plan.phases), strict=True))
+        total = sum(count * epoch.mean_length for count, epoch in parts)
+        epochs = sum(count / epoch.num_instances for count, epoch in parts)
+        yield f"{plan.budget.amount:,.0f} steps, {total:,.0f} tokens, {epochs:.1f} epochs"
+    else:
+        yield f"{plan.budget.amount:,.12g} {plan.budget.unit}"
+    yield f"guessing by frequency loses {unigram:.2f} nats a predicted token"
+    if warning := check_pairs(header.num_second, header.num_pairs):
+        yield f"warning: {warning}"
 
 
 def settings_of(data: DataConfig, phase: Phase, train: TrainConfig) -> DataConfig:
@@ -143,11 +178,20 @@ def find_budget(
 
 
 def with_micro_tokens(
-    data: DataConfig, fitting: int, mean_length: float, world_size: int
+    data: DataConfig, fitting: int, store: Store, world_size: int
 ) -> DataConfig:
     if data.loader.fill:
-        fitting = fit_micro_tokens(data, mean_length, world_size=world_size, at_most=fitting)
+        samples = sample_lengths(store, data)
+        fitting = fit_micro_tokens(data, samples, world_size=world_size, at_most=fitting)
     return replace(data, loader=replace(data.loader, micro_tokens=fitting))
+
+
+def sample_lengths(store: Store, data: DataConfig) -> list[Ints]:
+    """Of the instances of some steps, all in one epoch if it has so many."""
+    plain = replace(data, loader=replace(data.loader, micro_tokens=0, fill=False))
+    with Loader(store, plain) as loader:
+        whole_steps = loader.header().num_instances // data.loader.batch_size
+        return [loader.steps.lengths(n) for n in range(max(1, min(NUM_SAMPLES, whole_steps)))]
 
 
 def find_fitting(

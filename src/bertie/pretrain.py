@@ -29,7 +29,7 @@ from bertie.model.bert import Bert
 from bertie.model.config import SWITCHES, ModelConfig, train_flops
 from bertie.model.heads import read_columns
 from bertie.objectives import IGNORED, Term, cross_entropy, linear_cross_entropy
-from bertie.plan import Plan, make_plan
+from bertie.plan import Plan, make_plan, preflight
 from bertie.prepare import HELD_OUT
 from bertie.report.pretraining import write_pretraining_report
 from bertie.text.tokenizer import Tokenizer
@@ -37,7 +37,7 @@ from bertie.train.budget import Phase
 from bertie.train.distributed import World, open_world
 from bertie.train.evaluate import evaluate_pretraining
 from bertie.train.hardware import find_peak
-from bertie.train.health import check_pairs, with_warnings
+from bertie.train.health import with_warnings
 from bertie.train.log import Log, Show
 from bertie.train.loop import DTYPES, TrainConfig, Trainer, switch_kernels
 from bertie.train.optim import OptimConfig
@@ -176,7 +176,9 @@ def pretrain(
         unigram = unigram_entropy(store)
         if world.is_first:
             begin_record(out, settings, world, command=command, unigram_entropy=unigram)
-            for note in (*notes, *preflight(plan, model, store, unigram, checkpoint)):
+            if checkpoint is not None:
+                notes.append(f"{plan.budget.progress(checkpoint.counters):.1%} are done")
+            for note in (*notes, *preflight(plan, model, store, unigram)):
                 show({"note": note})
         held_out = [HeldOut(store, phase.data, recipe, world) for phase in plan.phases]
         trainer = Trainer(
@@ -341,43 +343,6 @@ def longest_of(recipe: PretrainRecipe) -> int:
     """Tokens of the longest sequences of all phases."""
     lengths = [phase.max_length for phase in recipe.phases]
     return max(lengths, default=recipe.data.instances.max_length)
-
-
-def preflight(
-    plan: Plan, model: Bert, store: Store, unigram: float, checkpoint: Checkpoint | None
-) -> Iterator[str]:
-    """What the run will do and cost, before it starts."""
-    first, manifest = plan.phases[0], store.manifest
-    batch_size, header = first.data.loader.batch_size, first.header
-    tokens = header.mean_length * batch_size
-    share = first.data.masking.predicted_share
-    flops = train_flops(model.config, length=round(header.mean_length), predicted_share=share)
-    yield f"{sum(p.numel() for p in model.parameters()):,} parameters"
-    yield (
-        f"{manifest.num_tokens:,} tokens of text, {header.num_instances:,} instances an epoch of "
-        f"{header.mean_length:.0f} tokens on average"
-    )
-    if header.num_pairs:
-        yield f"{header.second_share:.1%} of the pairs are of the second kind: NotNext, or swapped"
-    lengths = ", then ".join(str(phase.data.instances.max_length) for phase in plan.phases)
-    yield (
-        f"a step: {batch_size:,} instances, {tokens:,.0f} tokens, {flops * batch_size:.2e} "
-        f"operations; micro-batches of up to {plan.micro_tokens:,} tokens; length {lengths}"
-    )
-    yield f"{plan.memory.total / 1e9:.2f} GB of memory, estimated"
-    if plan.budget.unit == "steps":
-        drawn = [(p.num_steps or 0) * p.data.loader.batch_size for p in plan.phases]  # instances
-        parts = list(zip(drawn, (p.header for p in plan.phases), strict=True))
-        total = sum(count * epoch.mean_length for count, epoch in parts)
-        epochs = sum(count / epoch.num_instances for count, epoch in parts)
-        yield f"{plan.budget.amount:,.0f} steps, {total:,.0f} tokens, {epochs:.1f} epochs"
-    else:
-        yield f"{plan.budget.amount:,.12g} {plan.budget.unit}"
-    yield f"guessing by frequency loses {unigram:.2f} nats a predicted token"
-    if warning := check_pairs(header.num_second, header.num_pairs):
-        yield f"warning: {warning}"
-    if checkpoint is not None:
-        yield f"{plan.budget.progress(checkpoint.counters):.1%} are done"
 
 
 def open_log(
