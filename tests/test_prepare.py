@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -195,6 +196,32 @@ def test_a_draft_is_taken_up_part_by_part(
     prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
     assert not set(again) & set(done)
     assert contents(tmp_path / "s") == contents(tmp_path / "whole")
+
+
+def stop_before_joining(corpus: Path, vocab: Path, out: Path) -> list[Path]:
+    """The summaries of the parts of a run that was stopped when all of them were made."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bertie.prepare.join_all", lambda *_: exit("stopped"))
+        with pytest.raises(SystemExit):
+            prepare([corpus], vocab, out, recipe(), workers=1)
+    return sorted(out.with_name(f"{out.name}.draft").glob("part-*.json"))
+
+
+@pytest.mark.parametrize("suffix", [".ids", ".words", ".sentences", ".documents", ".json"])
+def test_a_part_that_is_not_whole_is_made_again(
+    corpus: Path, vocab: Path, tmp_path: Path, suffix: str
+) -> None:
+    prepare([corpus], vocab, tmp_path / "whole", recipe(), workers=1)
+    damages: list[Callable[[Path], object]] = [
+        Path.unlink,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    ]
+    for number, damage in enumerate(damages):
+        out = tmp_path / str(number)
+        damage(stop_before_joining(corpus, vocab, out)[number].with_suffix(suffix))
+        prepare([corpus], vocab, out, recipe(), workers=1)
+        assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_a_draft_of_other_settings_is_not_taken_up(

@@ -1,10 +1,12 @@
 """Documents to tokens, part by part: the unit of work of `bertie prepare`, and of its resume.
 
-A part is what one unit of input became; it is done when its summary is there. Parts are joined in
-order, so the store has the same bytes whatever the number of processes.
+A part is what one unit of input became; it is done when its summary is there and tells the sizes
+that its files have. Parts are joined in order, so the store has the same bytes whatever the number
+of processes.
 """
 
 import json
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -131,13 +133,32 @@ class PartWriter:
         self.summary["unknown_tokens"] += int((encoded.ids == self.unk_id).sum())
 
     def finish(self, problems: Problems) -> None:
+        """The summary is written when all it tells is on the disk: also a power cut leaves that."""
+        for file in self.files.values():
+            file.flush()
+            os.fsync(file.fileno())
         self.__exit__()
-        summary = {"counts": dict(self.summary), "problems": asdict(problems)}
+        summary = {
+            "counts": dict(self.summary),
+            "problems": asdict(problems),
+            "bytes": find_sizes(self.stem),
+        }
         write_text(self.stem.with_suffix(".json"), json.dumps(summary))
 
 
+def find_sizes(stem: Path) -> dict[str, int]:
+    """Of the files of a part that are there."""
+    paths = {name: stem.with_suffix(name) for name in SUFFIXES}
+    return {name: path.stat().st_size for name, path in paths.items() if path.is_file()}
+
+
 def is_done(stem: Path) -> bool:
-    return stem.with_suffix(".json").is_file()
+    """Whether a part is whole; any other one is made again."""
+    try:
+        summary = json.loads(stem.with_suffix(".json").read_bytes())
+        return bool(summary["bytes"] == find_sizes(stem))
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
 
 
 def read_summary(stem: Path) -> tuple[Counter[str], Problems]:

@@ -6,6 +6,7 @@ store.ids[store.sentences[0] : store.sentences[1]]  # the first sentence
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bertie.errors import UserError
+from bertie.text.files import write_text
 from bertie.text.tokenizer import Tokenizer
 
 VERSION = 1
@@ -207,6 +209,8 @@ class StoreWriter:
         """Writes the rest and, last of all, the manifest that makes it a store."""
         self._files["words.bin"].write(np.packbits(self._bits).tobytes())
         for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
             file.close()
         self.tokenizer.save(self.folder / TOKENIZER)
         values: dict[str, Any] = {
@@ -223,7 +227,6 @@ class StoreWriter:
             "statistics": dict(statistics),
         }
         manifest = Manifest(**values, digest=Manifest(**values).expected_digest())
-        draft = self.folder / f".{MANIFEST}.draft"
-        draft.write_text(json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n", "utf-8")
-        draft.replace(self.folder / MANIFEST)
+        text = json.dumps(asdict(manifest), indent=1, ensure_ascii=False) + "\n"
+        write_text(self.folder / MANIFEST, text)
         return manifest

@@ -201,6 +201,10 @@ def check_writable(folder: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all, even where the power goes."""
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8", newline="\n")
+    with draft.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
     draft.replace(path)
