@@ -142,6 +142,33 @@ def test_a_sequence_is_masked_the_same_in_any_company(unit: Any) -> None:
     assert len(some.predicted) == counts[order].sum()
 
 
+def make_bare(seed: int) -> Sequences:
+    """Sequences without special tokens: some begin with the rest of a word, one has no token."""
+    framed = make(LENGTHS * 4, seed, unknown=0.0)
+    lengths = np.diff(framed.bounds) - 2
+    lengths[5] = 0
+    bounds = np.concatenate([[0], np.cumsum(lengths)])
+    ids = np.random.default_rng(seed).integers(FIRST, SIZE, bounds[-1]).astype(np.uint16)
+    return Sequences(ids, bounds, framed.keys, ids < CONTINUES)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("rate", [0.15, 0.5])
+def test_without_frames_too_a_sequence_is_masked_the_same_in_any_company(
+    unit: Any, rate: float
+) -> None:
+    config = MaskConfig(unit=unit, rate=rate)
+    sequences = make_bare(17)
+    whole = mask(sequences, config, VOCABULARY)
+    counts = np.bincount(rows_of(sequences, whole), minlength=36)
+    assert counts.sum() == count_predicted(sequences, config, VOCABULARY)
+    for row in np.flatnonzero(np.diff(sequences.bounds)).tolist():
+        alone = mask(part(sequences, [row]), config, VOCABULARY)
+        assert (alone.ids == whole.ids[slice(*sequences.bounds[row : row + 2])]).all()
+        assert len(alone.predicted) == counts[row]
+        assert counts[row] <= find_budgets(np.diff(sequences.bounds)[[row]], config)[0]
+
+
 def within(share: float, expected: float, count: int) -> bool:
     return abs(share - expected) <= 4 * np.sqrt(max(expected * (1 - expected), 1e-12) / count)
 

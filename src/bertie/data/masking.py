@@ -258,6 +258,8 @@ def find_words(
     is_special = vocabulary.is_special[sequences.ids]  # (T,)
     starts = sequences.starts_word | is_special
     starts[1:] |= is_special[:-1]  # a word that truncation cut in front
+    begins = sequences.bounds[:-1]
+    starts[begins[np.diff(sequences.bounds) > 0]] = True  # and one that no special token precedes
     firsts = np.flatnonzero(starts)
     return firsts, np.diff(firsts, append=len(starts)), ~is_special[firsts]
 
