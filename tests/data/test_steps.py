@@ -209,17 +209,31 @@ def test_fixed_shapes_have_room_for_every_micro_batch(
     assert max(len(part.labels) for part in made.parts) <= 20
 
 
-@pytest.mark.parametrize("at_most", [4000, 40_000])
-def test_tails_are_short_where_micro_tokens_fit(tmp_path: Any, at_most: int) -> None:
+@pytest.mark.parametrize(
+    ("at_most", "batch_size", "most"), [(4000, 256, 0.06), (40_000, 256, 0.04), (40_000, 32, 0.13)]
+)
+def test_tails_are_short_where_micro_tokens_fit(
+    tmp_path: Any, at_most: int, batch_size: int, most: float
+) -> None:
     rng = np.random.default_rng(2)
     store = write_store(tmp_path, [rng.integers(5, 45, 80).tolist() for _ in range(60)])
-    config = config_of(batch_size=256, max_length=128, fill=True)
-    mean_length = Steps(store, config).epochs.index(0).header.mean_length
-    size = fit_micro_tokens(config, mean_length, world_size=2, at_most=at_most)
+    config = config_of(batch_size=batch_size, max_length=128, fill=True)
+    steps = Steps(store, config, world_size=2)
+    samples = [steps.lengths(number) for number in range(4)]
+    assert [int(one.sum()) for one in samples] == [steps.make(n).num_tokens for n in range(4)]
+    size = fit_micro_tokens(config, samples, world_size=2, at_most=at_most)
     assert 256 <= size <= at_most
     config = replace(config, loader=replace(config.loader, micro_tokens=size))
-    parts = [part for k in range(20) for part in Steps(store, config, world_size=2).make(k).parts]
-    assert 0 < 1 - sum(len(part.ids) for part in parts) / (size * len(parts)) < 0.05
+    parts = [part for k in range(40) for part in Steps(store, config, world_size=2).make(k).parts]
+    assert 0 < 1 - sum(len(part.ids) for part in parts) / (size * len(parts)) < most
+
+
+def test_the_margin_above_the_mean_is_small_where_steps_are_alike() -> None:
+    lengths = [np.array([40, 60] * 32), np.array([50] * 64)]
+    alike = fit_micro_tokens(config_of(max_length=64), lengths[1:], world_size=1, at_most=9999)
+    other = fit_micro_tokens(config_of(max_length=64), lengths[:1], world_size=1, at_most=9999)
+    assert alike == 3200 and 3200 + 80 < other < 3200 + 4 * 80
+    assert fit_micro_tokens(config_of(max_length=64), lengths, world_size=1, at_most=9) == 128
 
 
 @pytest.mark.parametrize(

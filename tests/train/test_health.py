@@ -44,8 +44,8 @@ def test_skipped_steps_are_warned_of_where_they_are_many() -> None:
 
 
 def test_long_tails_are_warned_of_from_the_first_line_on() -> None:
-    assert "4.1% of the tokens are tails" in warn(filled_share=0.041, progress=0.01)["tails"]
-    assert warn(filled_share=0.029) == {}
+    assert "6.1% of the tokens are tails" in warn(filled_share=0.061, progress=0.01)["tails"]
+    assert warn(filled_share=0.049) == {}
 
 
 def test_pairs_should_be_half_and_half() -> None:
