@@ -24,7 +24,6 @@ from bertie.train.memory import find_micro_tokens
 
 PHASE = 4  # a stream of chance; 1 to 3 are an epoch's
 NUM_SAMPLES = 16  # steps whose lengths are looked at to choose a fixed shape
-NUM_SAMPLES = 16  # steps whose lengths are looked at to choose a fixed shape
 
 Objective = Callable[[nn.Module, Batch], dict[str, Term]]
 
