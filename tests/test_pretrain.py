@@ -388,6 +388,56 @@ def test_no_resume_refuses_on_the_command_line(store: Store, finished: Path) -> 
     assert isinstance(done.exception, UserError) and "holds a run" in str(done.exception)
 
 
+# --- what is somebody's work ---
+
+
+def test_a_model_without_its_run_is_not_written_over(
+    store: Store, tmp_path: Path, finished: Path
+) -> None:
+    """As in the folder of a fine-tuning, or where checkpoints were removed."""
+    shutil.copytree(finished / "model", tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    with pytest.raises(UserError, match="holds a model, and no checkpoint of a pre-training"):
+        run(store, tmp_path, recipe("train.budget=1 steps"))
+    with pytest.raises(UserError, match=r"would write over .*model, from which it starts"):
+        start = replace(recipe("train.budget=1 steps"), model=None, start=tmp_path / "model")
+        run(store, tmp_path, start)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_record_of_something_else_is_not_written_over(store: Store, tmp_path: Path) -> None:
+    record, settings = tmp_path / "run.json", recipe("train.budget=1 steps")
+    record.write_text('{"settings": {"tune": {}}}', encoding="utf-8")
+    with pytest.raises(UserError, match="something else than a pre-training"):
+        run(store, tmp_path, settings)
+    record.write_text('{"settings": {"objective": "mlm"}}', encoding="utf-8")  # died at once
+    assert run(store, tmp_path, settings).counters.step == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"), [("manifest.json", "a store"), ("config.json", "a model directory")]
+)
+def test_a_store_or_a_model_is_no_folder_for_a_run(
+    store: Store, tmp_path: Path, file: str, kind: str
+) -> None:
+    (tmp_path / file).touch()
+    with pytest.raises(UserError, match=f"is {kind}, no folder for a run"):
+        run(store, tmp_path, recipe("train.budget=1 steps"))
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+def test_what_somebody_put_beside_the_model_stays(
+    store: Store, tmp_path: Path, finished: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    notes = tmp_path / "run" / "model" / "NOTES.md"
+    notes.touch()
+    with pytest.raises(UserError, match=r"holds NOTES\.md"):
+        run(store, tmp_path / "run", recipe("train.budget=4 steps"))
+    assert notes.exists()
+
+
 @pytest.mark.parametrize(
     "sets",
     [

@@ -11,8 +11,17 @@ from torch import Tensor, nn
 
 from bertie.checkpoint.grow import open_grown, with_dropouts
 from bertie.checkpoint.hugging_face import check_written
-from bertie.checkpoint.model_dir import copy_model, open_model, read_config, save_weights
+from bertie.checkpoint.json_files import read_json
+from bertie.checkpoint.model_dir import (
+    CONFIG,
+    check_replaceable,
+    copy_model,
+    open_model,
+    read_config,
+    save_weights,
+)
 from bertie.checkpoint.state import (
+    MODEL,
     Checkpoint,
     Counters,
     Saving,
@@ -22,7 +31,7 @@ from bertie.checkpoint.state import (
 from bertie.data.entropy import guess_by_frequency, unigram_entropy
 from bertie.data.loader import Batch, Loader
 from bertie.data.steps import TERMS, DataConfig
-from bertie.data.store import TOKENIZER, Store, open_store
+from bertie.data.store import MANIFEST, TOKENIZER, Store, open_store
 from bertie.embedded import find_model
 from bertie.errors import UserError
 from bertie.model.bert import Bert
@@ -43,6 +52,7 @@ from bertie.train.loop import DTYPES, TrainConfig, Trainer, switch_kernels
 from bertie.train.optim import OptimConfig
 from bertie.train.record import (
     HARMLESS_TO_ALL,
+    RECORD,
     begin_record,
     check_same,
     find_common_checkpoint,
@@ -154,6 +164,7 @@ def pretrain(
         raise UserError("say what to train on and where to write: --store STORE --out RUN")
     with open_world(recipe.train.device) as world:
         store, out = open_store(recipe.store), recipe.out
+        check_folder(out, recipe.start)
         checkpoint = find_common_checkpoint(out, world)
         model, notes = make_model(recipe, store, checkpoint)
         check_written(model)  # now, and not at the first checkpoint
@@ -210,7 +221,7 @@ def pretrain(
             publish(out)
             write_pretraining_report(out)
         return Pretrained(
-            model=out / "model",
+            model=out / MODEL,
             counters=trainer.counters,
             held_out=figures,
             unigram=unigram,
@@ -255,7 +266,7 @@ def publish(out: Path) -> None:
     """The newest checkpoint's model becomes the model of the run."""
     checkpoint = find_checkpoint(out)
     assert checkpoint is not None
-    copy_model(checkpoint.model, out / "model")
+    copy_model(checkpoint.model, out / MODEL)
 
 
 # --- what a run begins with ---
@@ -265,6 +276,27 @@ def check_new(recipe: PretrainRecipe) -> None:
     """Refuses a folder in which a run has begun."""
     if recipe.out is not None and list_checkpoints(recipe.out):
         raise UserError(f"{recipe.out} holds a run; go on with it, or take another --out")
+
+
+def check_folder(out: Path, start: Path | None) -> None:
+    """What a run does not go on with is somebody's work, and is not written over."""
+    for name, kind in {MANIFEST: "a store", CONFIG: "a model directory"}.items():
+        if (out / name).exists():
+            raise UserError(f"{out} is {kind}, no folder for a run; take another --out")
+    model = out / MODEL
+    if start is not None and start.resolve() == model.resolve():
+        raise UserError(f"the run would write over {start}, from which it starts: another --out")
+    if model.exists():
+        check_replaceable(model)
+    if list_checkpoints(out):
+        return
+    if model.exists():
+        raise UserError(
+            f"{out} holds a model, and no checkpoint of a pre-training to go on from; take another "
+            "--out"
+        )
+    if (out / RECORD).exists() and "objective" not in read_json(out / RECORD).get("settings", {}):
+        raise UserError(f"{out} holds something else than a pre-training; take another --out")
 
 
 def settings_of(recipe: PretrainRecipe, config: ModelConfig, store: Store) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.families import ALBERT, BERT, make_rows
-from bertie.checkpoint.model_dir import open_model, read_config, save_model
+from bertie.checkpoint.model_dir import copy_model, open_model, read_config, save_model
 from bertie.errors import UserError
 from bertie.model.bert import Bert
 from bertie.model.config import DIRECTED, ModelConfig
@@ -640,6 +640,26 @@ def test_a_folder_with_other_things_is_not_written_over(saved: Path) -> None:
     assert (saved / "thesis.md").exists()
     with pytest.raises(UserError, match="is a file"):
         save_model(make(), saved / "thesis.md")
+
+
+def test_a_copy_replaces_a_model_and_nothing_else(saved: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for _ in range(2):
+        copy_model(saved, copy)
+    assert {p.name for p in copy.iterdir()} == {p.name for p in saved.iterdir()}
+    (copy / "my_eval").mkdir()
+    with pytest.raises(UserError, match="holds my_eval, which is no part of a model directory"):
+        copy_model(saved, copy)
+    assert (copy / "my_eval").is_dir()
+
+
+def test_a_copy_replaces_another_of_its_kind(tmp_path: Path) -> None:
+    """A head on features has files of other names."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "head.json").write_text(name, encoding="utf-8")
+    copy_model(tmp_path / "one", tmp_path / "two")
+    assert (tmp_path / "two" / "head.json").read_text(encoding="utf-8") == "one"
 
 
 def test_a_card_that_does_not_fit_is_not_written(tmp_path: Path) -> None:

@@ -223,6 +223,8 @@ def save_weights(
 
 def copy_model(source: Path, directory: Path) -> None:
     """A model directory in another place, whole or not at all; an older one there is replaced."""
+    if directory.exists():
+        check_replaceable(directory, *(path.name for path in source.iterdir()))
     with draft_of(directory) as draft:
         shutil.copytree(source, draft, dirs_exist_ok=True)
 
@@ -234,14 +236,15 @@ def copy_pooling(source: Path, directory: Path) -> None:
         shutil.copyfile(source / POOLING, directory / POOLING)
 
 
-def check_replaceable(directory: Path) -> None:
-    """A directory is written over only if all in it was written by us."""
+def check_replaceable(directory: Path, *names: str) -> None:
+    """A directory is written over only if all in it was written by us, or has one of `names`."""
     if not directory.is_dir():
         raise UserError(f"{directory} is a file; a model directory cannot be written there")
-    if strange := sorted(p.name for p in directory.iterdir() if not WRITTEN.fullmatch(p.name)):
+    found = {path.name for path in directory.iterdir()} - {*names}
+    if strange := sorted(name for name in found if not WRITTEN.fullmatch(name)):
         raise UserError(
             f"{directory} holds {strange[0]}, which is no part of a model directory; "
-            "write to another folder"
+            "move it away, or write to another folder"
         )
 
 
