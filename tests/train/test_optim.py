@@ -24,23 +24,26 @@ def gradients(model: nn.Module, step: int) -> None:
         parameter.grad = noise * 10.0 ** (step % 3 - 3)
 
 
-def by_hand(name: str, w: torch.Tensor, g: torch.Tensor, state: dict, lr: float, t: int) -> None:
+def by_hand(
+    config: OptimConfig, w: torch.Tensor, g: torch.Tensor, state: dict, lr: float, t: int
+) -> None:
     """One step on one tensor, as the papers write it."""
     state["m"] = 0.9 * state.get("m", 0) + 0.1 * g
     state["v"] = 0.999 * state.get("v", 0) + 0.001 * g * g
     m, v = state["m"], state["v"]
-    if name != "bert":
+    if config.name != "bert":
         m, v = m / (1 - 0.9**t), v / (1 - 0.999**t)
-    decay = 0.01 if w.ndim > 1 else 0.0
+    decay = config.decay if w.ndim > 1 else 0.0
     update = m / (v.sqrt() + 1e-6) + decay * w
-    if name == "lamb" and w.ndim > 1:
+    if config.name == "lamb" and w.ndim > 1:
         update = update * (w.norm() / update.norm())
     w -= lr * update
 
 
+@pytest.mark.parametrize("decay", [0.01, 0.0])
 @pytest.mark.parametrize("name", ["bert", "adamw", "lamb"])
-def test_ten_steps_are_those_written_out_by_hand(name: str) -> None:
-    model, config = make_model(), OptimConfig(name=name)
+def test_ten_steps_are_those_written_out_by_hand(name: str, decay: float) -> None:
+    model, config = make_model(), OptimConfig(name=name, decay=decay)
     optimizer = BertOptimizer(model, config)
     want = [parameter.detach().clone() for parameter in model.parameters()]
     states: list[dict] = [{} for _ in want]
@@ -48,7 +51,7 @@ def test_ten_steps_are_those_written_out_by_hand(name: str) -> None:
         gradients(model, step)
         lr = 1e-3 * (step + 1)
         for weight, parameter, state in zip(want, model.parameters(), states, strict=True):
-            by_hand(name, weight, parameter.grad.clone(), state, lr, step + 1)
+            by_hand(config, weight, parameter.grad.clone(), state, lr, step + 1)
         optimizer.step(lr)
         optimizer.zero_grad()
         for weight, parameter in zip(want, model.parameters(), strict=True):

@@ -210,7 +210,7 @@ class Lamb(Optimizer):
         corrected = mean / (1 - beta1**num_steps)
         spread = (square / (1 - beta2**num_steps)).sqrt_().add_(group["eps"])
         update = corrected.div_(spread).add_(parameter, alpha=group["weight_decay"])
-        if group["decay"]:  # biases and norms take Adam's step as it is
+        if parameter.ndim > 1:  # biases and norms take Adam's step as it is
             weights, step = parameter.norm(), update.norm()
             trust = torch.where((weights > 0) & (step > 0), weights / step, 1.0)
             update.mul_(trust)
