@@ -30,7 +30,15 @@ from bertie.errors import UserError
 from bertie.metrics.classes import accuracy
 from bertie.objectives import Term, segment_cross_entropy
 from bertie.tasks.instances import Framer, Input, Instance, Instances, TaskBatch, gather
-from bertie.tasks.tables import Row, Table, check_columns, find_column, read_examples, read_table
+from bertie.tasks.tables import (
+    Row,
+    Table,
+    as_text,
+    check_columns,
+    find_column,
+    read_examples,
+    read_table,
+)
 from bertie.tasks.task import Dataset, Rejects, check_positive, check_roles
 from bertie.text.sequences import num_specials
 from bertie.text.tokenizer import Tokenizer
@@ -226,7 +234,7 @@ def read_row(
     """The example of a row; none if it cannot be used."""
     names = columns["options"].split(",")
     value = row.values.get(names[0])
-    options = [str(one) for one in value] if isinstance(value, list) else [*map(row.text, names)]
+    options = [*map(as_text, value)] if isinstance(value, list) else [*map(row.text, names)]
     context = row.text(columns["context"])
     if len(options) < 2 or not all(option.strip() for option in options):
         rejects.add(row.place, "an empty option, or less than two", f"found {len(options)}")

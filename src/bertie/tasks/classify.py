@@ -36,7 +36,15 @@ from bertie.metrics.regression import pearson, spearman
 from bertie.objectives import Term, binary_cross_entropy, squared_error, weighted_cross_entropy
 from bertie.tasks.glue import GLUE, find_columns, find_folder, find_set
 from bertie.tasks.instances import Framer, Instance, Instances, TaskBatch, gather
-from bertie.tasks.tables import Row, Table, check_columns, find_column, read_examples, read_table
+from bertie.tasks.tables import (
+    Row,
+    Table,
+    as_text,
+    check_columns,
+    find_column,
+    read_examples,
+    read_table,
+)
 from bertie.tasks.task import Dataset, Rejects, check_positive, check_roles
 from bertie.text.sequences import fit, num_specials
 from bertie.text.tokenizer import Tokenizer
@@ -187,7 +195,8 @@ class Classify:
         value, text = row.values.get(column), row.text(column).strip()
         if self.kind == "multi-label" or (self.kind is None and isinstance(value, list | tuple)):
             names = value if isinstance(value, list | tuple) else text.split(self.label_separator)
-            found = tuple(dict.fromkeys(str(name).strip() for name in names if str(name).strip()))
+            stripped = (as_text(name).strip() for name in names)
+            found = tuple(dict.fromkeys(name for name in stripped if name))
             return found if self.knows(found, row, rejects) else None
         if not text:
             rejects.add(row.place, f"no label in the column {column!r}")

@@ -6,14 +6,23 @@ of CMRC's own layout, at its first place in the text. CMRC's SQuAD-like files ha
 several answers one that is there will do. For scoring, the answers' texts are enough.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertie.errors import UserError
-from bertie.tasks.tables import JSON, Row, Table, find_column, kind_of, read_table, read_text
+from bertie.tasks.tables import (
+    JSON,
+    Row,
+    Table,
+    as_text,
+    find_column,
+    kind_of,
+    load_json,
+    read_table,
+    read_text,
+)
 from bertie.tasks.task import Ids, Rejects
 
 ROLES = ("question", "context", "answer", "start", "id")
@@ -77,17 +86,28 @@ def read_any(
 ) -> tuple[Iterator[SpanExample], dict[str, str], str]:
     if kind_of(path) in JSON:
         try:
-            tree = json.loads(read_text(path), strict=False)
+            tree = load_json(read_text(path))
         except (ValueError, RecursionError):
             tree = None  # JSON Lines
         if isinstance(tree, dict) and isinstance(tree.get("data"), list):
             return read_squad(tree["data"], path), {}, "SQuAD"
-        if isinstance(tree, list) and tree and "context_text" in tree[0]:
+        first = tree[0] if isinstance(tree, list) and tree else None
+        if isinstance(first, dict) and "context_text" in first:
             return read_cmrc(tree, path), {}, "CMRC2018"
     known = frozenset((*QUESTIONS, *CONTEXTS, *ANSWERS, *map(str.casefold, columns.values())))
     table = read_table(path, rejects, known=known)
     found = choose_columns(table, columns)
-    return (read_row(row, found, n) for n, row in enumerate(table.rows)), found, table.format
+    return read_table_rows(table, found, rejects), found, table.format
+
+
+def read_table_rows(
+    table: Table, columns: Mapping[str, str], rejects: Rejects
+) -> Iterator[SpanExample]:
+    for number, row in enumerate(table.rows):
+        try:
+            yield read_row(row, columns, number)
+        except TypeError as error:
+            rejects.add(row.place, "an answer that is no text", f"{error}; mend it")
 
 
 def choose_columns(table: Table, given: Mapping[str, str]) -> dict[str, str]:
@@ -103,7 +123,7 @@ def choose_columns(table: Table, given: Mapping[str, str]) -> dict[str, str]:
                 f"{table.path} has no column of the {role}; there are: {there:.300}. "
                 f"Name it: --set task.columns.{role}=NAME"
             )
-    return found
+    return {role: name for role, name in found.items() if name in table.names}
 
 
 def read_squad(articles: Iterable[Any], path: Path) -> Iterator[SpanExample]:
@@ -114,12 +134,12 @@ def read_squad(articles: Iterable[Any], path: Path) -> Iterator[SpanExample]:
                     yield SpanExample(
                         place=f"{path}, question {qa['id']}",
                         id=str(qa["id"]),
-                        question=qa["question"],
-                        context=paragraph["context"],
+                        question=text_of(qa, "question"),
+                        context=text_of(paragraph, "context"),
                         answers=squad_answers(qa, paragraph["context"]),
                         title=str(article.get("title", "")),
                     )
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path}, article {number}: not as SQuAD has it: {error!r}") from None
 
 
@@ -127,9 +147,16 @@ def squad_answers(qa: Mapping[str, Any], context: str) -> tuple[Answer, ...] | N
     if "answers" not in qa:
         return () if qa.get("is_impossible") else None
     return tuple(
-        place_answer(answer["text"], int(answer.get("answer_start", UNPLACED)), context)
+        place_answer(text_of(answer, "text"), int(answer.get("answer_start", UNPLACED)), context)
         for answer in qa["answers"]
     )
+
+
+def text_of(values: Mapping[str, Any], name: str) -> str:
+    text = values[name]
+    if not isinstance(text, str):
+        raise TypeError(f"found {name} {text!r}, which is no text")
+    return text
 
 
 def place_answer(text: str, start: int, context: str, *, may_seek: bool = False) -> Answer:
@@ -144,9 +171,9 @@ def read_cmrc(articles: Iterable[Any], path: Path) -> Iterator[SpanExample]:
     for number, article in enumerate(articles, 1):
         try:
             for qa in article["qas"]:
-                context, answers = article["context_text"], None
-                if "answers" in qa:  # a spreadsheet made numbers of some
-                    texts = [str(answer) for answer in qa["answers"]]
+                context, answers = text_of(article, "context_text"), None
+                if "answers" in qa:
+                    texts = [answer_text(answer) for answer in qa["answers"]]
                     answers = tuple(place_answer(t, 0, context, may_seek=True) for t in texts)
                 yield SpanExample(
                     place=f"{path}, question {qa['query_id']}",
@@ -182,13 +209,29 @@ def read_row(row: Row, columns: Mapping[str, str], number: int) -> SpanExample:
 
 
 def as_lists(value: object, start: object) -> tuple[list[str], list[int | None]]:
-    """Texts and starts of {"text": [...], "answer_start": [...]}, of lists, or of one answer."""
+    """Texts and starts of {"text": [...], "answer_start": [...]}, of lists, or of one answer.
+
+    Of lists of {"text": ..., "answer_start": ...}, too.
+    """
     if isinstance(value, dict):
-        return as_lists(value.get("text", []), value.get("answer_start", []))
-    texts = [str(text) for text in value] if isinstance(value, list) else [str(value or "")]
-    found = start if isinstance(start, list) else [start] * len(texts)
-    starts = [int(str(s)) if str(s).lstrip("-").isdecimal() else None for s in found]
+        if "text" not in value:
+            raise TypeError(f"found {value!r:.60}, which has no `text`")
+        return as_lists(value["text"], value.get("answer_start"))
+    values = value if isinstance(value, list) else [value]
+    if values and all(isinstance(one, dict) for one in values):
+        found = [as_lists(one, None) for one in values]
+        return [t for texts, _ in found for t in texts], [s for _, starts in found for s in starts]
+    texts = [answer_text(one) for one in values]
+    given = start if isinstance(start, list) else [start] * len(texts)
+    starts = [int(str(s)) if str(s).lstrip("-").isdecimal() else None for s in given]
     if len(starts) != len(texts):
         starts = [None] * len(texts)
     pairs = [(text, start) for text, start in zip(texts, starts, strict=True) if text]
     return [text for text, _ in pairs], [start for _, start in pairs]
+
+
+def answer_text(value: object) -> str:
+    """An answer; of a number, which spreadsheets make of some, its text."""
+    if isinstance(value, list | dict | bool):
+        raise TypeError(f"found {value!r:.60}")
+    return as_text(value)

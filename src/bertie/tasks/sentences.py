@@ -22,6 +22,7 @@ from bertie.tasks.tables import (
     JSON,
     Row,
     Table,
+    as_text,
     find_column,
     kind_of,
     read_table,
@@ -204,7 +205,7 @@ def read_lists(
 def as_list(row: Row, column: str) -> list[str]:
     value = row.values.get(column)
     if isinstance(value, list):
-        return [str(item) for item in value]
+        return [as_text(item) for item in value]
     text = row.text(column)
     return text.split(JOINT) if JOINT in text else text.split(" ")
 

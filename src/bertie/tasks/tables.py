@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from bertie.data.blocks import NOT_UTF8, PACKED, Problems, Source, decode_block, read_blocks
 from bertie.data.blocks import read_chunks as read_file
@@ -18,6 +18,7 @@ from bertie.data.parquet import open_parquet
 from bertie.errors import UserError
 from bertie.tasks.task import Ids, Rejects, check_some
 
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escape of JSON that is half a character
 QUOTED = re.compile(r'(?<![^\t\n])"(?:[^"]|"")*"(?![^\t\n])')
 TABS, COMMAS, JSON = (".tsv", ".txt", ".tab"), (".csv",), (".jsonl", ".json", ".ndjson")
 RAGGED = "not as many columns as the first line"
@@ -31,10 +32,18 @@ class Row(NamedTuple):
 
     def text(self, column: str) -> str:
         """A cell as text; none and numbers too."""
-        value = self.values.get(column)
-        if isinstance(value, str):
-            return SURROGATE.sub("\ufffd", value)  # half a character, which JSON's escapes can give
-        return "" if value is None else json.dumps(value)
+        return as_text(self.values.get(column))
+
+
+def as_text(value: object) -> str:
+    """A value of a row as text: Parquet has dates, decimals and bytes, too."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    if isinstance(value, bool | int | float | list | tuple | dict):
+        return json.dumps(value, default=as_text)
+    return "" if value is None else str(value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -178,7 +187,7 @@ def read_json(path: Path, rejects: Rejects) -> Table:
 
 def parse_json(text: str, path: Path) -> list[object]:
     try:
-        values: list[object] = json.loads(text, strict=False)
+        values: list[object] = load_json(text)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: {error}; is it complete?") from None
     return values
@@ -186,19 +195,44 @@ def parse_json(text: str, path: Path) -> list[object]:
 
 def parse_line(line: str) -> object:
     try:
-        return json.loads(line, strict=False)
+        return load_json(line)
     except (ValueError, RecursionError):
         return None
 
 
+def load_json(text: str) -> Any:
+    """What JSON says; half a character, which only its escapes can give, becomes U+FFFD."""
+    value = json.loads(text, strict=False)
+    return without_halves(value) if HALF.search(text) else value
+
+
+def without_halves(value: Any) -> Any:
+    if isinstance(value, str):
+        return SURROGATE.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [without_halves(one) for one in value]
+    if isinstance(value, dict):
+        return {without_halves(name): without_halves(one) for name, one in value.items()}
+    return value
+
+
 def read_parquet(path: Path) -> Table:
     file = open_parquet(path)
-    rows = [
-        Row(f"{path}, row {number}", values)
-        for number, values in enumerate(file.read().to_pylist(), 1)
-    ]
-    names = tuple(file.schema_arrow.names)
-    return Table(path=path, format="Parquet", names=names, has_header=True, rows=rows)
+    try:
+        values = file.read().to_pylist()
+    except (OSError, ValueError) as error:  # pyarrow's are these, too
+        raise UserError(f"cannot read {path}: {first_line(error)}; is it complete?") from None
+    return Table(
+        path=path,
+        format="Parquet",
+        names=tuple(file.schema_arrow.names),
+        has_header=True,
+        rows=[Row(f"{path}, row {number}", row) for number, row in enumerate(values, 1)],
+    )
+
+
+def first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def find_column(names: Collection[str], candidates: Collection[str]) -> str | None:
