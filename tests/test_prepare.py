@@ -21,6 +21,7 @@ from bertie.info import describe
 from bertie.prepare import PrepareRecipe, prepare
 from bertie.text.tokenizer import Tokenizer
 from tests.text.reference import SPECIALS
+from tests.text.test_processes import is_running, wait_for
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,!?中文字词语"
 
@@ -145,26 +146,52 @@ def start(corpus: Path, vocab: Path, out: Path) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        env=os.environ | {"WORK": str(out)},
     )
 
 
+def count_done(out: Path) -> int:
+    return len(list(out.with_name(f"{out.name}.draft").glob("part-*.json")))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_killed_at_any_moment_it_goes_on_to_the_same_store(
-    corpus: Path, vocab: Path, tmp_path: Path
+    corpus: Path, vocab: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
+    """What is killed has made some parts; SIGTERM and SIGINT go to the parent alone."""
     prepare([corpus], vocab, tmp_path / "whole", recipe(), workers=1)
-    noise = random.Random(0)
-    for attempt in range(4):
-        run = start(corpus, vocab, tmp_path / "killed")
-        time.sleep(noise.uniform(0.2, 1.2))
-        os.killpg(run.pid, signal.SIGKILL)
-        run.communicate()
-        if (tmp_path / "killed").exists():
-            assert attempt > 0 or open_store(tmp_path / "killed")
+    out = tmp_path / "killed"
+    num_kills = 0
+    for num_more in (1, 3, 2):
+        before = count_done(out)
+        run = start(corpus, vocab, out)
+        while run.poll() is None and count_done(out) < before + num_more:
+            time.sleep(0.001)
+        (os.killpg if number == signal.SIGKILL else os.kill)(run.pid, number)
+        _, error = run.communicate()
+        if out.exists():
             break
-    run = start(corpus, vocab, tmp_path / "killed")
-    _, error = run.communicate()
-    assert run.returncode == 0 or b"exists" in error, error
-    assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
+        num_kills += 1
+        if number != signal.SIGKILL:
+            assert run.returncode == 2 and b"stopped; the same command goes on" in error
+            wait_for(lambda: not is_running(f"WORK={out}"))
+        assert count_done(out) >= before + num_more
+    assert num_kills
+    if not out.exists():
+        run = start(corpus, vocab, out)
+        assert run.communicate()[1] is not None and run.returncode == 0
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_a_missing_segmenter_is_told_whatever_the_workers(
+    corpus: Path, vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jieba", None)
+    for workers in (1, 2):
+        with pytest.raises(UserError, match=r"pip install 'bertie\[chinese\]'"):
+            settings = recipe("prepare.segmenter=jieba")
+            prepare([corpus], vocab, tmp_path / "s", settings, workers=workers)
+    assert not (tmp_path / "s.draft").exists()
 
 
 def test_a_draft_is_taken_up_part_by_part(
@@ -183,7 +210,7 @@ def test_a_draft_is_taken_up_part_by_part(
         yield from run(self, unit, stem)
 
     monkeypatch.setattr(module.Worker, "run", stop_after_three)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(UserError, match="stopped; the same command goes on where it was"):
         prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
     assert not (tmp_path / "s").exists()
     again = []

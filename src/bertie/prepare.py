@@ -4,13 +4,11 @@ Work goes on in `STORE.draft`; a run that was killed goes on where it was, and t
 a rename when all is done.
 """
 
-import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass, field
-from multiprocessing import active_children, get_context
+from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Any
@@ -39,7 +37,9 @@ from bertie.data.parts import (
 )
 from bertie.data.store import TOKENIZER, Manifest, StoreWriter
 from bertie.errors import UserError
+from bertie.text.chinese import check_jieba
 from bertie.text.files import check_writable
+from bertie.text.processes import processes, term_interrupts
 from bertie.text.tokenizer import Tokenizer
 
 
@@ -67,11 +67,37 @@ def prepare(
     workers: int,
     on_progress: Progress = lambda what, done, total: None,
 ) -> Prepared:
-    """Makes the token store `out` of all text below `paths`."""
+    """Makes the token store `out` of all text below `paths`.
+
+    What ends it is a UserError, Ctrl-C and SIGTERM too: the same call goes on where it was.
+    """
+    try:
+        with term_interrupts():
+            return make_store(paths, vocab, out, recipe, workers, on_progress)
+    except KeyboardInterrupt:
+        raise UserError(
+            f"stopped; the same command goes on where it was ({draft_of(out)})"
+        ) from None
+
+
+def draft_of(out: Path) -> Path:
+    return out.with_name(f"{out.name}.draft")
+
+
+def make_store(
+    paths: Sequence[Path],
+    vocab: Path,
+    out: Path,
+    recipe: PrepareRecipe,
+    workers: int,
+    on_progress: Progress,
+) -> Prepared:
+    if recipe.prepare.segmenter == "jieba":
+        check_jieba()  # here: what fails in the beginning of a worker process cannot be told
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists; choose another --out, or remove it")
     check_writable(out)
-    draft = out.with_name(f"{out.name}.draft")
+    draft = draft_of(out)
     check_ours(draft)
     tokenizer = Tokenizer.load(vocab)
     files = find_files(paths)
@@ -118,25 +144,14 @@ def encode_all(
                 done += num_bytes
                 on_progress("encoding text", done, total)
         return
-    context = get_context("spawn")  # a caller may have threads
-    read: Synchronized[int] = context.Value("q", 0)
-    with ProcessPoolExecutor(workers, context, start_worker, (draft, recipe, read)) as pool:
+    read: Synchronized[int] = get_context("spawn").Value("q", 0)
+    with processes(workers, start_worker, draft, recipe, read) as pool:
         futures: set[Future[None]] = {pool.submit(run_in_worker, *job) for job in waiting}
-        try:
-            while futures:
-                finished, futures = wait(futures, timeout=0.2, return_when=FIRST_COMPLETED)
-                for future in finished:
-                    future.result()
-                on_progress("encoding text", done + read.value, total)
-        except BrokenProcessPool:
-            raise UserError(
-                "a worker process died, perhaps for want of memory; run the same command again "
-                "to go on, with fewer --workers"
-            ) from None
-        except BaseException:  # an interrupt, say: what is not done is done next time
-            for process in active_children():
-                process.terminate()
-            raise
+        while futures:
+            finished, futures = wait(futures, timeout=0.2, return_when=FIRST_COMPLETED)
+            for future in finished:
+                future.result()
+            on_progress("encoding text", done + read.value, total)
 
 
 class Worker:
@@ -162,7 +177,6 @@ _worker: list[tuple[Worker, "Synchronized[int]"]] = []  # of this process, if it
 
 
 def start_worker(draft: Path, recipe: PrepareRecipe, read: "Synchronized[int]") -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     _worker[:] = [(Worker(draft, recipe), read)]
 
 

@@ -10,10 +10,10 @@ import json
 import os
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -33,6 +33,8 @@ from bertie.data.instances import (
 from bertie.data.store import Store, digest_of, open_store
 from bertie.errors import UserError
 from bertie.text.count import available_cores
+from bertie.text.processes import processes as start_processes
+from bertie.text.processes import watch
 
 VERSION = 1
 FOLDER = "index"
@@ -260,9 +262,7 @@ def walk_all(spec: IndexSpec, processes: int | None) -> Iterator[np.ndarray]:
         for documents in ranges:
             yield walk_range(spec, documents)
         return
-    # Spawned, not forked: a caller may have threads (torch, progress bars).
-    context = get_context("spawn")
-    with ProcessPoolExecutor(processes, context) as pool:
+    with start_processes(processes) as pool:
         waiting: deque[Future[np.ndarray]] = deque()
         for documents in ranges:
             waiting.append(pool.submit(walk_in_process, *spec.parts, documents))
@@ -293,6 +293,8 @@ def build_in_background(spec: IndexSpec) -> BaseProcess:
 
 
 def _build_alone(folder: Path, config: InstanceConfig, seed: int, epoch: int) -> None:
+    if (parent := parent_process()) is not None:
+        watch(parent.pid or 0)
     os.nice(10)
     open_index(
         IndexSpec(store=open_store(folder), config=config, seed=seed, epoch=epoch), processes=1

@@ -71,17 +71,11 @@ class Segmenter:
 
     @classmethod
     def load(cls) -> "Segmenter":
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of jieba's age: old escapes, pkg_resources
-                import jieba  # noqa: F401
-                from jieba.finalseg.prob_emit import P as emit
-                from jieba.finalseg.prob_start import P as start
-                from jieba.finalseg.prob_trans import P as moves
-        except ImportError:
-            raise UserError(
-                "Chinese words need the package jieba: pip install 'bertie[chinese]'"
-            ) from None
+        check_jieba()
+        from jieba.finalseg.prob_emit import P as emit
+        from jieba.finalseg.prob_start import P as start
+        from jieba.finalseg.prob_trans import P as moves
+
         counts = _read_dictionary()
         log_total = log(sum(counts.values()))
         scores = {word: log(count) - log_total for word, count in counts.items() if count}
@@ -152,6 +146,19 @@ class Segmenter:
         if len(run) < 2 or self.scores.get(run, PREFIX) != PREFIX:
             return list(range(len(run)))
         return _begins(run, self.model)
+
+
+def check_jieba() -> None:
+    """Refuses a Python without it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of jieba's age: old escapes, pkg_resources
+            import jieba
+            import jieba.finalseg  # noqa: F401
+    except ImportError:
+        raise UserError(
+            "Chinese words need the package jieba: pip install 'bertie[chinese]'"
+        ) from None
 
 
 def _read_dictionary() -> dict[str, int]:

@@ -1,14 +1,13 @@
 """Texts to word counts: streaming, in several processes, in bounded memory, always the same."""
 
 import os
-import signal
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import Future
 
 from bertie.text.files import TokenizerConfig
 from bertie.text.memo import Memo
+from bertie.text.processes import processes
 from bertie.text.words import Splitter, mark_false_spaces
 
 CAPACITY = 1 << 20  # different words; with all of them, learning peaks at about 1 GB
@@ -72,9 +71,7 @@ def count_each(
     if workers <= 1:
         yield from map(WordCounter(config).count, batches)
         return
-    # Spawned, not forked: a caller may have threads (torch, progress bars).
-    context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, start_worker, (config,)) as pool:
+    with processes(workers, start_worker, config) as pool:
         waiting: deque[Future[dict[str, int]]] = deque()
         for batch in batches:
             waiting.append(pool.submit(count_in_worker, batch))
@@ -88,7 +85,6 @@ _worker: list[WordCounter] = []  # the counter of this process, if it is a worke
 
 
 def start_worker(config: TokenizerConfig) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
     _worker[:] = [WordCounter(config)]
 
 

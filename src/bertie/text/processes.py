@@ -1,0 +1,76 @@
+"""Processes that share a work: none outlives the one that began them, nor its being stopped."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from multiprocessing import active_children, get_context
+from typing import Any
+
+from bertie.errors import UserError
+
+WATCH_S = 1.0  # how often a process looks whether its parent is still there
+
+
+@contextmanager
+def processes(
+    count: int, begin: Callable[..., None] | None = None, *arguments: Any
+) -> Iterator[ProcessPoolExecutor]:
+    """So many processes, each of which begins with `begin(*arguments)`."""
+    others = set(active_children())
+    # Spawned, not forked: a caller may have threads (torch, progress bars).
+    pool = ProcessPoolExecutor(count, get_context("spawn"), start, (os.getpid(), begin, *arguments))
+    try:
+        with term_interrupts():
+            yield pool
+    except BrokenProcessPool:
+        raise UserError(
+            "a worker process died, perhaps for want of memory; give the same command again, with "
+            "fewer --workers where it has them"
+        ) from None
+    except BaseException:  # an interrupt, say
+        for process in set(active_children()) - others:
+            process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def start(parent: int, begin: Callable[..., None] | None, *arguments: Any) -> None:
+    """What each process does first."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    watch(parent)
+    if begin is not None:
+        begin(*arguments)
+
+
+def watch(parent: int) -> None:
+    """Of a process: asks itself to end when its parent has gone."""
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=look, daemon=True).start()
+
+
+@contextmanager
+def term_interrupts() -> Iterator[None]:
+    """SIGTERM is a KeyboardInterrupt, as Ctrl-C is, where nobody handles it otherwise."""
+    is_ours = (
+        threading.current_thread() is threading.main_thread()  # Python lets no other catch them
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    )
+    if is_ours:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,0 +1,94 @@
+"""Processes that share a work end with the one that began them, however that ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bertie.errors import UserError
+from bertie.text.processes import processes, term_interrupts
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from bertie.text.processes import processes
+from tests.text.test_processes import sleep_long
+
+if __name__ == "__main__":
+    with processes(2) as pool:
+        for future in [pool.submit(sleep_long, Path(sys.argv[1]) / str(n)) for n in range(2)]:
+            future.result()
+"""
+
+
+def sleep_long(path: Path) -> None:
+    path.touch()
+    time.sleep(100)
+
+
+def die(number: int) -> int:
+    """As when the system kills what takes too much memory."""
+    if number:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def is_running(mark: str) -> bool:
+    """Whether a process that was begun with this in its environment is there."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if mark.encode() in path.read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def wait_for(is_so: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_process_outlives_its_parent(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    folder = tmp_path / "made"
+    folder.mkdir()
+    run = subprocess.Popen(
+        [sys.executable, str(tmp_path / "program.py"), str(folder)],
+        env=os.environ | {"WORK": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for(lambda: len(list(folder.iterdir())) == 2)
+    run.send_signal(number)  # to the parent alone
+    told = run.communicate(timeout=60)[1]
+    if number != signal.SIGKILL:
+        assert "KeyboardInterrupt" in told
+    wait_for(lambda: not is_running(f"WORK={folder}"))
+
+
+def test_a_killed_process_is_told_in_a_line() -> None:
+    with pytest.raises(UserError, match="a worker process died"), processes(1) as pool:
+        assert [pool.submit(die, number).result() for number in (0, 1)]
+
+
+def test_who_handles_the_signal_is_left_to_it() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        for handler in (signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(signal.SIGTERM, handler)
+            with term_interrupts():
+                is_same = signal.getsignal(signal.SIGTERM) is handler
+                assert is_same == (handler is signal.SIG_IGN)
+            assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
