@@ -36,6 +36,20 @@ def test_it_is_compiled_once(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @needs_compiler
 @needs_avx512
+@pytest.mark.parametrize("num_bytes", [0, 40, 20_000])
+def test_a_file_that_is_cut_short_is_compiled_again(num_bytes: int) -> None:
+    """A call into half of a library ends the process with SIGBUS."""
+    compiler = build.find_compilers()[0]
+    made = build.compiled(compiler)
+    whole = made.read_bytes()
+    made.write_bytes(whole[:num_bytes])
+    assert build.compiled(compiler) == made
+    assert build.is_whole(made) and len(made.read_bytes()) == len(whole)
+    assert build.load.__wrapped__() is not None
+
+
+@needs_compiler
+@needs_avx512
 def test_it_can_be_loaded_where_it_should() -> None:
     """Else every other test of it would be left out, and nobody would notice."""
     assert build.load.__wrapped__() is not None

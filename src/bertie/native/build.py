@@ -33,6 +33,7 @@ FLAGS = (
     "-fPIC",
 )
 PATIENCE_S = 60  # of a compiler
+DIGEST_BYTES = 32  # of SHA-256
 
 
 class Switch:
@@ -63,17 +64,42 @@ def find_compilers() -> list[str]:
 
 
 def compiled(compiler: str) -> Path:
-    """The file in the user's cache, made if it is not there yet."""
+    """The file in the user's cache, made if it is not there yet, or damaged."""
     source = SOURCE.read_bytes()
     made = cache_folder() / f"layer-{key_of(source, compiler)}.so"
-    if not made.exists():
+    if not made.exists() or not is_whole(made):
         made.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with TemporaryDirectory(dir=made.parent) as folder:
             shared = compile_in(Path(folder), source, compiler)
+            seal(shared)
             shared.replace(made)
+        flush(made.parent)
     check_own(made.parent)
     check_own(made)
     return made
+
+
+def seal(shared: Path) -> None:
+    """Adds its hash to its end, where no loader looks, and brings it to the disk."""
+    with shared.open("r+b") as file:
+        digest = sha256(file.read()).digest()
+        file.write(digest)
+    flush(shared)
+
+
+def is_whole(made: Path) -> bool:
+    """Whether it is what was compiled: a call into a file that is cut short ends the process."""
+    content = made.read_bytes()
+    return content[-DIGEST_BYTES:] == sha256(content[:-DIGEST_BYTES]).digest()
+
+
+def flush(path: Path) -> None:
+    """A file or a folder, so that a power cut leaves no name without its bytes."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def cache_folder() -> Path:
