@@ -57,6 +57,14 @@ def test_table5_shares_the_model_that_gets_an_lstm_on_top(store: Store) -> None:
     assert layers == {"full": 0, "no-nsp": 0, "left": 0, "left-bilstm": 1}
 
 
+def test_a_recipe_without_a_model_is_refused(store: Store) -> None:
+    study = replace(read_study("table5"), recipe="domain-adapt")
+    with pytest.raises(UserError, match=r"rows\.full: name a model to start from"):
+        plan_pretraining(study, scale_of(store), store)
+    begun = replace(study, pretrain={"start": "here", "train": {"budget": "1k tokens"}})
+    assert plan_pretraining(begun, scale_of(store), store)
+
+
 def test_studies_share_the_runs_that_are_equal(store: Store) -> None:
     folders = [
         {run.folder for run in plan_pretraining(read_study(name), scale_of(store), store)}

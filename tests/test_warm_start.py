@@ -140,6 +140,14 @@ def test_a_started_run_that_was_stopped_is_one_that_was_not(
         assert torch.equal(weights(again)[name], weight), name
 
 
+def test_without_a_start_there_must_be_a_model(store: Store, tmp_path: Path) -> None:
+    """As in the recipe domain-adapt: nobody means a new BASE."""
+    recipe = read_recipe(PretrainRecipe, "domain-adapt", ["data.loader.num_workers=0"])
+    with pytest.raises(UserError, match=r"name a model to start from \(--start DIR"):
+        pretrain(replace(recipe, store=store.folder, out=tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_shape_in_the_recipe_must_be_that_of_the_start(
     store: Store, start: Path, tmp_path: Path
 ) -> None:

@@ -90,7 +90,7 @@ class PretrainRecipe:
     out: Path | None = None  # folder of the run
     start: Path | None = None  # model directory to go on from; `embedded`: the one that ships
     grow: bool = False  # the started model takes the store's vocabulary, and positions as needed
-    model: ModelConfig | None = None  # vocab_size comes from the store; none: BASE, or the start's
+    model: ModelConfig | None = None  # vocab_size comes from the store; none: the start's
     data: DataConfig = field(default_factory=DataConfig)
     phases: tuple[Phase, ...] = ()  # none: all at data.instances.max_length
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -319,7 +319,7 @@ def make_model(
     elif recipe.start is not None:
         model, notes = start_from(find_model(recipe.start), recipe, store, generator)
     else:
-        config = replace(recipe.model or ModelConfig(), vocab_size=store.manifest.vocab_size)
+        config = replace(shape_of(recipe), vocab_size=store.manifest.vocab_size)
         return Bert(config, recipe.heads, generator=generator), []
     if recipe.model is not None and recipe.start is not None:
         model = with_dropouts(model, recipe.model)
@@ -328,6 +328,16 @@ def make_model(
     for parameter in model.parameters():  # mapped from the file, which stays as it is
         parameter.data = parameter.data.clone()
     return model, notes
+
+
+def shape_of(recipe: PretrainRecipe) -> ModelConfig:
+    """Of a model that begins with nothing."""
+    if recipe.model is None:
+        raise UserError(
+            "name a model to start from (--start DIR, or --start embedded), or give the recipe a "
+            "[model]"
+        )
+    return recipe.model
 
 
 def start_from(

@@ -254,6 +254,8 @@ def plan_pretraining(study: Study, scale: Scale, store: Store) -> list[Pretraini
             try:
                 check_size(scale.size, row)
                 recipe = build(PretrainRecipe, values)
+                if recipe.start is None:
+                    pretrain.shape_of(recipe)
                 check_static(recipe, store)
             except UserError as error:
                 raise UserError(f"rows.{name}: {error}") from None
