@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from bertie.errors import UserError
 from bertie.model.bert import Bert
-from bertie.model.config import ModelConfig
+from bertie.model.config import LayerKind, ModelConfig
 from bertie.train import muon
 from bertie.train.muon import Muon, count_parts, orthogonalise
 from bertie.train.optim import BertOptimizer, OptimConfig
@@ -65,9 +66,15 @@ def test_queries_keys_and_values_step_apart() -> None:
         assert 0.6 < scales.max() < 1.35
 
 
-def make_bert() -> Bert:
+def make_bert(layer: LayerKind = "transformer") -> Bert:
     config = ModelConfig(
-        vocab_size=7, hidden_size=6, num_layers=3, num_heads=2, ffn_size=5, max_positions=4
+        vocab_size=7,
+        hidden_size=6,
+        num_layers=3,
+        num_heads=2,
+        ffn_size=5,
+        max_positions=4,
+        layer=layer,
     )
     generator = torch.Generator().manual_seed(1)
     return Bert(config, ("masked_lm", "next_sentence"), generator=generator)
@@ -122,3 +129,11 @@ def test_on_a_gpu_it_is_as_near_as_bf16_allows(shape: tuple[int, int]) -> None:
     on_cpu, on_gpu = orthogonalise(matrices), orthogonalise(matrices.cuda())
     assert on_gpu.dtype == torch.float32
     assert (on_gpu.cpu() - on_cpu).norm() < 0.03 * on_cpu.norm()
+
+
+def test_where_it_has_nothing_to_step_it_is_refused() -> None:
+    lstm, frozen = make_bert(layer="lstm"), make_bert()
+    frozen.layers.requires_grad_(False)
+    for model in (lstm, frozen, nn.Linear(3, 2)):
+        with pytest.raises(UserError, match="muon is for the matrices of a Transformer's layers"):
+            BertOptimizer(model, OptimConfig(name="muon"))

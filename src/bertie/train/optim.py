@@ -108,6 +108,11 @@ class BertOptimizer:
             self.inners.append(AdamW(rest, betas=betas, eps=config.eps, fused=True))
         if matrices := [group for group in groups if group["num_parts"]]:
             self.inners.append(Muon(matrices, momentum=config.beta1))
+        elif config.name == "muon":
+            raise UserError(
+                "optim.name = muon is for the matrices of a Transformer's layers, and none is "
+                "trained here; take adamw"
+            )
         is_sharded = any(hasattr(p, "full_tensor") for group in groups for p in group["params"])
         self.decides_on_device = config.name != "lamb" and not is_sharded
         self.num_steps = 0
