@@ -282,6 +282,44 @@ def test_what_is_there_is_not_overwritten(corpus: Path, vocab: Path, tmp_path: P
     assert (tmp_path / "s" / "mine").exists()
 
 
+def test_two_at_once_do_not_share_a_draft(corpus: Path, vocab: Path, tmp_path: Path) -> None:
+    out, seen = tmp_path / "s", []
+
+    def prepare_again(what: str, done: int, total: int) -> None:
+        with pytest.raises(UserError, match="another process is at work in"):
+            prepare([corpus], vocab, out, recipe(), workers=1)
+        seen.append(what)
+
+    made = prepare([corpus], vocab, out, recipe(), workers=1, on_progress=prepare_again)
+    assert {"encoding text", "joining"} <= set(seen)
+    assert open_store(out).manifest == made.train and not (tmp_path / "s.draft").exists()
+
+
+def test_a_store_goes_where_a_link_leads(corpus: Path, vocab: Path, tmp_path: Path) -> None:
+    for name, is_there in (("there", True), ("coming", False)):
+        target, link = tmp_path / "disk" / name, tmp_path / f"to-{name}"
+        target.parent.mkdir(exist_ok=True)
+        if is_there:
+            target.mkdir()
+        link.symlink_to(target)
+        prepare([corpus], vocab, link, recipe(), workers=1)
+        assert link.is_symlink() and open_store(link) and open_store(target)
+
+
+def test_a_place_that_no_store_can_take_is_refused_at_once(
+    corpus: Path, vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "disk"
+    out.mkdir()
+    monkeypatch.chdir(out)
+    with pytest.raises(UserError, match=r"the current folder, .* --out /.*disk/store"):
+        prepare([corpus], vocab, Path(), recipe(), workers=1)
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == out)
+    with pytest.raises(UserError, match=r"a mount point, .* --out /.*disk/store"):
+        prepare([corpus], vocab, out, recipe(), workers=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["disk"]
+
+
 def test_a_corpus_without_words_is_refused(vocab: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(" \n\n \0")
     with pytest.raises(UserError, match="documents_empty 1"):

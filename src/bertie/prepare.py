@@ -24,7 +24,7 @@ from bertie.data.corpus import (
     source_hash,
 )
 from bertie.data.draft import HELD_OUT as HELD_OUT  # others know the folder from here
-from bertie.data.draft import STORE, check_ours, clear, take_up
+from bertie.data.draft import STORE, check_ours, clear, held, take_up
 from bertie.data.parts import (
     Encoder,
     PartConfig,
@@ -73,15 +73,9 @@ def prepare(
     """
     try:
         with term_interrupts():
-            return make_store(paths, vocab, out, recipe, workers, on_progress)
+            return make_store(paths, vocab, out.resolve(), recipe, workers, on_progress)
     except KeyboardInterrupt:
-        raise UserError(
-            f"stopped; the same command goes on where it was ({draft_of(out)})"
-        ) from None
-
-
-def draft_of(out: Path) -> Path:
-    return out.with_name(f"{out.name}.draft")
+        raise UserError("stopped; the same command goes on where it was") from None
 
 
 def make_store(
@@ -94,23 +88,36 @@ def make_store(
 ) -> Prepared:
     if recipe.prepare.segmenter == "jieba":
         check_jieba()  # here: what fails in the beginning of a worker process cannot be told
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists; choose another --out, or remove it")
-    check_writable(out)
-    draft = draft_of(out)
+    check_free(out)
+    draft = out.with_name(f"{out.name}.draft")
+    check_writable(draft)
     check_ours(draft)
     tokenizer = Tokenizer.load(vocab)
     files = find_files(paths)
     units = plan_units(files, recipe.corpus)
     sources = {str(path): source_hash(path) for path in files}
-    take_up(draft, plan(sources, units, tokenizer, recipe))
-    tokenizer.save(draft / TOKENIZER)
-    stems = [draft / f"part-{number:06}" for number in range(len(units))]
-    encode_all(draft, units, stems, recipe, workers, on_progress)
-    prepared = join_all(draft, stems, tokenizer, recipe, sources, on_progress)
-    (draft / STORE).replace(out)
-    clear(draft)
+    with held(draft):
+        check_free(out)  # again: another process may have just made it
+        take_up(draft, plan(sources, units, tokenizer, recipe))
+        tokenizer.save(draft / TOKENIZER)
+        stems = [draft / f"part-{number:06}" for number in range(len(units))]
+        encode_all(draft, units, stems, recipe, workers, on_progress)
+        prepared = join_all(draft, stems, tokenizer, recipe, sources, on_progress)
+        (draft / STORE).replace(out)
+        clear(draft)
     return prepared
+
+
+def check_free(out: Path) -> None:
+    """Refuses a folder that the store could not take the place of in the end."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists; choose another --out, or remove it")
+    if out.is_mount() or out == Path.cwd():
+        what = "a mount point" if out.is_mount() else "the current folder"
+        raise UserError(
+            f"{out} is {what}, and the store takes the place of --out; name a folder inside it: "
+            f"--out {out / 'store'}"
+        )
 
 
 def plan(

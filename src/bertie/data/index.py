@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from bertie.data.instances import (
     row_lengths,
     walk,
 )
+from bertie.data.locks import take_lock
 from bertie.data.store import Store, digest_of, open_store
 from bertie.errors import UserError
 from bertie.text.count import available_cores
@@ -173,21 +174,13 @@ def locked(path: Path) -> Iterator[None]:
     try:
         lock.parent.mkdir(exist_ok=True)
         with lock.open("w") as file:
-            _wait_for(file)
+            take_lock(file)
             yield  # the file stays: one that waits for it and one that comes must see the same
     except OSError as error:
         raise UserError(
             f"cannot write the index of instances in {path.parent}: {error.strerror}; it lies "
             "beside the store, which must be writable and have room (see docs/formats.md)"
         ) from error
-
-
-def _wait_for(lock: IO[str]) -> None:
-    try:
-        from fcntl import LOCK_EX, flock
-    except ImportError:  # no Unix: two may build the same index at once, the last one stays
-        return
-    flock(lock, LOCK_EX)
 
 
 def build(
