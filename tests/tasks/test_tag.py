@@ -1,5 +1,6 @@
 """Tags: whatever the words, the windows and the context, gold tags come back, as valid spans."""
 
+import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from bertie.errors import UserError
 from bertie.metrics.spans import Span, tags_of
 from bertie.objectives import IGNORED
 from bertie.tasks.instances import Instances
-from bertie.tasks.sentences import TagExample, make_example
+from bertie.tasks.sentences import TagExample, make_example, split_words
 from bertie.tasks.steps import TaskLoader, predict
 from bertie.tasks.tag import Entity, Tag, most_central, window_places, words_of
 from bertie.tasks.task import Dataset
@@ -223,6 +224,73 @@ def test_lists_that_do_not_match_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "a\nb\n")
     with pytest.raises(UserError, match="no tags"):
         Tag().read(path, needs_labels=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("In New-York, 1999.", "In New - York , 1999 ."),
+        ("他在Windows 10上工作。", "他 在 Windows 10 上 工 作 。"),
+        ("हिन्दी में", "हिन्दी में"),
+        ("cafe\u0301 x\u200dy", "cafe\u0301 x\u200dy"),
+        ("€50 ❤\ufe0f中\ufe00国", "€ 50 ❤\ufe0f 中\ufe00 国"),
+        ("カタカナ a_b", "カタカナ a _ b"),
+        (" \u0301 ", "\u0301"),
+        ("", ""),
+    ],
+)
+def test_words_of_a_plain_text(text: str, words: str) -> None:
+    assert [text[start:end] for start, end in split_words(text, "word")] == words.split(" ") * bool(
+        words
+    )
+
+
+def test_marks_in_chinese_are_read_as_they_are(tmp_path: Path) -> None:
+    """Without a setting; and a model of them splits a new text in the same way."""
+    rows = [
+        {"id": 1, "text": "中国人在Paris 2024。", "label": [[0, 2, "LOC"], [4, 9, "LOC"]]},
+        {"id": 2, "text": "人在中国", "label": [[2, 4, "LOC"]]},
+    ]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    data = Tag().read(path, needs_labels=True)
+    assert data.examples[0].tags == ("B-LOC", "I-LOC", "O", "O", "B-LOC", "O", "O")
+    task = Tag().settle(data)
+    assert task.level == "word" and task.read(path).examples == data.examples
+
+
+def test_a_mark_inside_a_word_says_what_to_set(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", '{"text": "カタカナ", "entities": [[0, 2, "X"]]}')
+    with pytest.raises(UserError, match=r"line 1: a marked span that.*--set task.level=character"):
+        Tag().read(path)
+    assert Tag(level="character").read(path).examples[0].tags == ("B-X", "I-X", "O", "O")
+
+
+@pytest.mark.parametrize(
+    ("row", "given"),
+    [
+        ('{"tokens": ["a"], "ner": ["O"], "gold": ["B-X"]}', {"tags": "gold"}),
+        ('{"satz": ["a"], "gold": ["B-X"]}', {"words": "satz", "tags": "gold"}),
+        ('{"satz": ["a"], "ner": ["B-X"]}', {"words": "satz"}),
+        ('{"tokens": ["b"], "satz": "a", "spans": [[0, 1, "X"]]}', {"text": "satz"}),
+        ('{"text": "a", "gold": [[0, 1, "X"]]}', {"entities": "gold"}),
+        ('{"tokens": ["b"], "text": "a", "gold": [[0, 1, "X"]]}', {"entities": "gold"}),
+    ],
+)
+def test_what_is_not_named_is_guessed(tmp_path: Path, row: str, given: dict[str, str]) -> None:
+    data = Tag(columns=given).read(write(tmp_path / "a.jsonl", row), needs_labels=True)
+    (example,) = data.examples
+    assert (example.words, example.tags) == (("a",), ("B-X",))
+    assert data.columns.items() >= given.items()
+
+
+def test_columns_that_are_known_may_be_without_tags(tmp_path: Path) -> None:
+    """The model knows their names from training; a file to predict has none."""
+    for row, columns in (
+        ('{"tokens": ["a", "b"]}', {"words": "tokens", "tags": "ner", "id": "id"}),
+        ('{"text": "a b"}', {"text": "text", "entities": "spans"}),
+    ):
+        data = Tag(columns=columns).read(write(tmp_path / "a.jsonl", row))
+        assert not data.is_labelled and data.examples[0].words == ("a", "b")
 
 
 def test_a_tiny_model_learns_its_sentences() -> None:

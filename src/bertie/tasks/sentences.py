@@ -9,6 +9,7 @@
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -29,12 +30,13 @@ from bertie.tasks.tables import (
     read_text,
 )
 from bertie.tasks.task import Rejects
+from bertie.text.characters import CJK, within
 
 Level = Literal["word", "character"]
 
 DOCUMENT = "-DOCSTART-"
 BLANKS = re.compile("[ \t]+")  # not all white space: U+3000 is a character of Chinese sets
-WORD = re.compile(r"\w+|[^\w\s]")
+COMBINING = ("Mn", "Mc", "Me", "Cf")  # categories of what belongs to the character before it
 ROLES = ("words", "tags", "text", "entities", "id")
 WORDS = ("tokens", "words", "text_a")
 TAGS = ("ner_tags", "tags", "labels", "label", "ner")
@@ -156,13 +158,15 @@ def read_rows(
     """The sentences of a table."""
     known = frozenset((*WORDS, *TAGS, *ENTITIES, "text", *map(str.casefold, columns.values())))
     table = read_table(path, rejects, known=known)
-    found = dict(columns) or guess_columns(table)
-    missing = sorted(name for name in found.values() if name not in table.names)
+    found = guess_columns(table, columns)
+    needed = (name for role, name in found.items() if role not in ("tags", "entities", "id"))
+    missing = sorted(set(needed) - set(table.names))
     if missing or not {"words", "text"} & found.keys():
         raise UserError(
             f"{path} has no column {missing[0] if missing else 'of words or texts'}; there are: "
             f"{', '.join(table.names):.300}. Name it: --set task.columns.words=NAME (or text)"
         )
+    found = {role: name for role, name in found.items() if name in table.names}
     examples = []
     for number, row in enumerate(table.rows):
         id = row.text(found["id"]) if "id" in found else str(number)
@@ -175,15 +179,15 @@ def read_rows(
     return examples, found
 
 
-def guess_columns(table: Table) -> dict[str, str]:
-    names = table.names
-    words, text = find_column(names, WORDS), find_column(names, ("text", "sentence"))
-    if words is not None:
-        found = {"words": words, "tags": find_column(names, TAGS)}
-    else:
-        found = {"text": text, "entities": find_column(names, ENTITIES)}
-    found["id"] = find_column(names, ("id", "idx", "guid"))
-    return {role: name for role, name in found.items() if name is not None}
+def guess_columns(table: Table, given: Mapping[str, str] = {}) -> dict[str, str]:
+    """Role -> column, by the names where they are not given: lists, or texts with marks in them."""
+    candidates = {"words": WORDS, "tags": TAGS, "text": ("text", "sentence"), "entities": ENTITIES}
+    guessed = {role: find_column(table.names, names) for role, names in candidates.items()}
+    lists, marks = ("words", "tags"), ("text", "entities")
+    has_lists = given.keys() & lists or (guessed["words"] and not given.keys() & marks)
+    found = {role: guessed[role] for role in (lists if has_lists else marks)}
+    found["id"] = find_column(table.names, ("id", "idx", "guid"))
+    return {role: name for role, name in found.items() if name is not None} | dict(given)
 
 
 def read_lists(
@@ -228,7 +232,10 @@ def read_marked(
         except UserError:
             tags = None
         if tags is None:
-            advice = "marks are (start, end, label) in characters, without overlap"
+            advice = (
+                "marks are (start, end, label) in characters, without overlap; if words need no "
+                "spaces between them: --set task.level=character"
+            )
             rejects.add(row.place, "a marked span that is not made of whole words", advice)
             return None
     return TagExample(
@@ -242,10 +249,26 @@ def read_marked(
 
 
 def split_words(text: str, level: Level) -> list[tuple[int, int]]:
-    """Where the words of a plain text are: runs of letters and digits, and single marks."""
+    """Where the words of a plain text are: runs of letters and digits; all else stands alone.
+
+    So do Chinese characters, as in BERT's own words. Accents and the like, and signs that are not
+    seen, belong to what they follow.
+    """
     if level == "character":
         return [(n, n + 1) for n, letter in enumerate(text) if not letter.isspace()]
-    return [match.span() for match in WORD.finditer(text)]
+    places: list[tuple[int, int]] = []
+    is_run = False  # whether the last word is of letters and digits
+    for n, letter in enumerate(text):
+        if letter.isspace():
+            continue
+        is_letter = letter.isalnum() and not within(ord(letter), CJK)
+        is_combining = not letter.isascii() and unicodedata.category(letter) in COMBINING
+        if places and places[-1][1] == n and (is_combining or (is_run and is_letter)):
+            places[-1] = places[-1][0], n + 1
+        else:
+            places.append((n, n + 1))
+            is_run = is_letter
+    return places
 
 
 def as_marks(value: object) -> list[tuple[object, ...]]:

@@ -15,7 +15,7 @@
 # T rows   W words   C labels
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -107,8 +107,11 @@ class Tag:
             examples, columns = read_columns(path, rejects)
         is_labelled = bool(examples) and all(example.tags is not None for example in examples)
         if needs_labels and not is_labelled:
-            raise UserError(f"{path} has no tags; name their column: --set task.columns.tags=NAME")
-        level = self.level or guess_level(examples)
+            raise UserError(
+                f"{path} has no tags; name their column: --set task.columns.tags=NAME (of texts "
+                "with marks in them: entities)"
+            )
+        level = self.level or guess_level(examples, columns)
         if level == "character" and "text" not in columns:
             examples = [close_up(example) for example in examples]
         if is_labelled:
@@ -167,7 +170,7 @@ class Tag:
             self,
             kind=kind,
             labels=labels,
-            level=self.level or guess_level(train.examples),
+            level=self.level or guess_level(train.examples, train.columns),
             columns=dict(train.columns) if is_named(train.columns.values()) else {},
             metric=self.metric or ("f1" if kind == "spans" else "accuracy"),
         )
@@ -331,10 +334,11 @@ def guess_kind(tags: Iterable[Sequence[str]]) -> Literal["spans", "words"]:
     return "spans" if are_spans and (has_label or used <= set("BIO")) else "words"
 
 
-def guess_level(examples: Sequence[TagExample]) -> Level:
-    """Characters, if nearly all words are single ones."""
+def guess_level(examples: Sequence[TagExample], columns: Mapping[str, str]) -> Level:
+    """Characters, if nearly all words are single ones; texts with marks were split as words."""
     words = [word for example in examples[:1000] for word in example.words]
-    return "character" if words and sum(len(w) == 1 for w in words) > 0.9 * len(words) else "word"
+    num_single = sum(len(word) == 1 for word in words)
+    return "character" if "text" not in columns and num_single > 0.9 * len(words) else "word"
 
 
 def close_up(example: TagExample) -> TagExample:
