@@ -58,14 +58,30 @@ def test_answers_are_in_the_draft_before_the_end(
     assert (tmp_path / "draft").read_bytes().count(b"\n") == 8
 
 
+def test_a_second_run_of_the_same_command_is_refused(engine: Engine, tmp_path: Path) -> None:
+    out, draft = tmp_path / "out", tmp_path / "draft"
+    lives, again = (
+        write_lines(engine.for_task(engine.task), EXAMPLES, out, draft) for _ in range(2)
+    )
+    assert list(islice(lives, 3))[-1] == 2
+    with pytest.raises(UserError, match=f"another run is writing {out}"):
+        next(again)
+    assert list(lives)[-1] == len(EXAMPLES)
+    assert [json.loads(line)["id"] for line in out.read_bytes().splitlines()] == [
+        one.id for one in EXAMPLES
+    ]
+
+
 @given(data=st.binary() | st.text(alphabet="a\n").map(str.encode))
 def test_what_is_kept_are_whole_lines(
     data: bytes, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     draft = tmp_path_factory.getbasetemp() / "lines"
     draft.write_bytes(data)
-    assert keep_whole_lines(draft) == data.count(b"\n")
-    assert draft.read_bytes() == data[: data.rfind(b"\n") + 1]
+    with draft.open("r+b") as file:
+        assert keep_whole_lines(file) == data.count(b"\n")
+        file.write(b"more")
+    assert draft.read_bytes() == data[: data.rfind(b"\n") + 1] + b"more"
 
 
 def test_a_draft_belongs_to_its_command(engine: Engine, tmp_path: Path) -> None:
@@ -78,7 +94,7 @@ def test_a_draft_belongs_to_its_command(engine: Engine, tmp_path: Path) -> None:
     assert draft_path(out, engine.source, data, "settings") != same
     stdin = draft_path(out, engine.source, STDIN)
     stdin.write_text("of another stream")
-    assert draft_path(out, engine.source, STDIN) == stdin and not stdin.exists()
+    assert draft_path(out, engine.source, STDIN) == stdin and not stdin.read_bytes()
     out.write_text("somebody's")
     with pytest.raises(UserError, match=r"out\.jsonl exists; remove it"):
         draft_path(out, engine.source, data)

@@ -41,3 +41,22 @@ def test_an_unknown_kind_and_a_failure_leave_nothing(tmp_path: Path) -> None:
             write_vectors((("", VECTORS[0] / (1 // n)) for n in (1, 0)), tmp_path / "v.npy", size=7)
         )
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["v.npy", "v.parquet"])
+def test_a_second_run_is_refused_and_harms_nothing(name: str, tmp_path: Path) -> None:
+    rows = [("", vector) for vector in VECTORS]
+    first, second = (write_vectors(rows, tmp_path / name, size=7) for _ in range(2))
+    next(first)
+    with pytest.raises(UserError, match=f"another run is writing .*{name}"):
+        next(second)
+    assert list(first)[-1] == len(VECTORS)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
+    out = tmp_path / "v.npy"
+    out.write_text("the input, it may be")
+    with pytest.raises(UserError, match=r"v\.npy exists; remove it, or write to another file"):
+        list(write_vectors([], out, size=7))
+    assert out.read_text() == "the input, it may be"

@@ -8,12 +8,12 @@ computed again whole: so the file is the same, to the byte, as if nothing had ha
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-from bertie.errors import UserError
 from bertie.infer.answers import Answer, to_json
+from bertie.infer.draft import check_free, finish, locked
 from bertie.infer.examples import Example
 from bertie.infer.rows import STDIN
 from bertie.infer.verb import Verb
@@ -45,39 +45,36 @@ def write_lines(
     verb: Verb[Example, Answer], examples: Iterable[object], out: Path, draft: Path
 ) -> Iterator[int]:
     """Writes the answers, and gives their number, those of an earlier life first."""
-    num_done = keep_whole_lines(draft)
-    with draft.open("ab", buffering=0) as file:  # what is counted is there, whatever happens
+    with locked(draft, out) as file:
+        num_done = keep_whole_lines(file)
         yield num_done
         for line in answer_lines(verb, examples, num_done):
             file.write(line)
+            file.flush()  # what is counted is there, whatever happens
             num_done += 1
             yield num_done
-        os.fsync(file.fileno())
-    draft.replace(out)
+        finish(file, draft, out)
 
 
-def keep_whole_lines(draft: Path) -> int:
-    """Drops what a kill left of a line; how many there are."""
-    if not draft.is_file():
-        return 0
+def keep_whole_lines(file: BinaryIO) -> int:
+    """Drops what a kill left of a line, and goes there; how many there are."""
     num_lines = end = place = 0
-    with draft.open("r+b") as file:
-        while chunk := file.read(1 << 20):
-            num_lines += chunk.count(b"\n")
-            end = place + chunk.rfind(b"\n") + 1 if b"\n" in chunk else end
-            place += len(chunk)
-        file.truncate(end)
+    while chunk := file.read(1 << 20):
+        num_lines += chunk.count(b"\n")
+        end = place + chunk.rfind(b"\n") + 1 if b"\n" in chunk else end
+        place += len(chunk)
+    file.seek(end)
+    file.truncate()
     return num_lines
 
 
 def draft_path(out: Path, model: Path, path: Path, *settings: str) -> Path:
-    """The draft of an output; of standard input, which may be another each time, a new one."""
-    if out.exists():
-        raise UserError(f"{out} exists; remove it, or write to another file")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    """The draft of an output; of standard input, which may be another each time, an empty one."""
+    check_free(out)
     if path == STDIN:
         draft = out.with_name(f".{out.name}.draft")
-        draft.unlink(missing_ok=True)
+        with locked(draft, out) as file:
+            file.truncate(0)
         return draft
     decides = [*(describe(file) for file in sorted(model.iterdir())), describe(path), *settings]
     key = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:12]

@@ -10,6 +10,7 @@ from typing import BinaryIO
 import numpy as np
 
 from bertie.errors import UserError
+from bertie.infer.draft import finish, locked
 
 HEADER_BYTES = 128  # of .npy, wherever it ends; long enough for any number of rows
 ROWS = 1024  # of a row group
@@ -17,29 +18,30 @@ Row = tuple[str, np.ndarray]  # a text and its vector (D,)
 
 
 def write_vectors(rows: Iterable[Row], out: Path, *, size: int) -> Iterator[int]:
-    """Writes vectors of `size` numbers to a draft, and renames it; gives how many there are."""
+    """Writes vectors of `size` numbers to a new file; gives how many there are."""
     if out.suffix.lower() not in WRITERS:
         raise UserError(f"{out} is of no known kind; there are: {', '.join(WRITERS)}")
-    out.parent.mkdir(parents=True, exist_ok=True)
     draft = out.with_name(f".{out.name}.draft")
-    try:
-        yield from WRITERS[out.suffix.lower()](rows, draft, size)
-        draft.replace(out)
-    finally:
-        draft.unlink(missing_ok=True)
+    with locked(draft, out) as file:
+        try:
+            file.truncate(0)
+            yield from WRITERS[out.suffix.lower()](rows, file, size)
+            finish(file, draft, out)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
 
 
-def write_npy(rows: Iterable[Row], path: Path, size: int) -> Iterator[int]:
+def write_npy(rows: Iterable[Row], file: BinaryIO, size: int) -> Iterator[int]:
     """float32, (N, D); N is filled in at the end."""
     num_rows = 0
-    with path.open("wb") as file:
-        write_header(file, 0, size)
-        for _, vector in rows:
-            file.write(vector.astype("<f4").tobytes())
-            num_rows += 1
-            yield num_rows
-        file.seek(0)
-        write_header(file, num_rows, size)
+    write_header(file, 0, size)
+    for _, vector in rows:
+        file.write(vector.astype("<f4").tobytes())
+        num_rows += 1
+        yield num_rows
+    file.seek(0)
+    write_header(file, num_rows, size)
 
 
 def write_header(file: BinaryIO, num_rows: int, size: int) -> None:
@@ -48,7 +50,7 @@ def write_header(file: BinaryIO, num_rows: int, size: int) -> None:
     file.write(start + shape.encode().ljust(HEADER_BYTES - 11) + b"\n")
 
 
-def write_parquet(rows: Iterable[Row], path: Path, size: int) -> Iterator[int]:
+def write_parquet(rows: Iterable[Row], file: BinaryIO, size: int) -> Iterator[int]:
     """The columns text and vector."""
     try:
         import pyarrow as pa
@@ -59,7 +61,7 @@ def write_parquet(rows: Iterable[Row], path: Path, size: int) -> Iterator[int]:
     schema = pa.schema([("text", pa.string()), ("vector", kind)])
     num_rows = 0
     left = iter(rows)
-    with parquet.ParquetWriter(path, schema) as writer:
+    with parquet.ParquetWriter(file, schema) as writer:
         while group := list(islice(left, ROWS)):
             texts, vectors = zip(*group, strict=True)
             flat = pa.array(np.concatenate(vectors), pa.float32())
