@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from bertie.config import read_recipe
 from bertie.data.blocks import Problems
 from bertie.errors import UserError
+from bertie.text.count import count_words
 from bertie.text.tokenizer import Tokenizer
-from bertie.vocab import VocabRecipe, cover_files, make_vocab
+from bertie.vocab import VocabRecipe, cover_each, cover_files, make_vocab
 from tests.text.reference import check_equal, peer
 
 
@@ -47,7 +49,21 @@ def test_the_directory_opens_and_the_held_out_text_is_not_learned(
     assert ("counting words", corpus.stat().st_size, corpus.stat().st_size) in seen
     assert seen[-1][0] == "merging pieces" and seen[-1][1] == seen[-1][2]
     fit = cover_files([corpus], tmp_path / "v", recipe().corpus, Problems())
+    assert cover_each([corpus], [tmp_path / "v"] * 2, recipe().corpus, Problems()) == [fit, fit]
     assert fit.num_words == learned.num_words + learned.coverage.num_words
+
+
+def test_the_coverage_of_the_text_itself_counts_words_that_were_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [f"{word}{chr(0x4E00 + number)}" for number in range(2000) for word in ("the ", "")]
+    (tmp_path / "a.txt").write_text(" ".join(words), encoding="utf-8")
+    monkeypatch.setattr("bertie.vocab.count_words", partial(count_words, capacity=300))
+    settings = recipe("corpus.held_out_percent=0")
+    learned = make_vocab([tmp_path / "a.txt"], tmp_path / "v", settings, workers=1)
+    assert learned.num_forgotten > 0
+    fit = cover_files([tmp_path / "a.txt"], tmp_path / "v", settings.corpus, Problems())
+    assert learned.coverage == fit and fit.num_words == 6000
 
 
 def test_a_small_text_is_its_own_test(tmp_path: Path) -> None:
@@ -63,6 +79,16 @@ def test_a_vocabulary_is_never_overwritten(corpus: Path, tmp_path: Path) -> None
     make_vocab([corpus], tmp_path / "v", recipe(), workers=1)
     with pytest.raises(UserError, match="exists"):
         make_vocab([corpus], tmp_path / "v", recipe(), workers=1)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "config.json"])
+def test_the_tokenizer_of_a_model_is_not_overwritten(
+    corpus: Path, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(UserError, match=f"{name} exists; a model may need it"):
+        make_vocab([corpus], tmp_path, recipe(), workers=1)
+    assert (tmp_path / name).read_text() == "mine" and not (tmp_path / "vocab.txt").exists()
 
 
 def test_text_without_words_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from bertie.data.corpus import (
 )
 from bertie.errors import UserError
 from bertie.text.count import count_words
-from bertie.text.coverage import Coverage, cover, cover_texts
+from bertie.text.coverage import Coverage, cover, cover_batches, cover_texts
 from bertie.text.files import (
     VOCAB,
     TokenizerConfig,
@@ -23,6 +23,7 @@ from bertie.text.files import (
     read_tokenizer,
     write_tokenizer,
 )
+from bertie.text.hugging_face import SETTINGS, WHOLE
 from bertie.text.learn import LearnConfig, extend, learn
 from bertie.text.tokenizer import Tokenizer
 
@@ -65,8 +66,9 @@ def make_vocab(
     It starts with all pieces of the tokenizer in `extends`, if that is given, and splits as it.
     """
     old, tokenizer = _start(extends, recipe)
-    if (out / VOCAB).exists():
-        raise UserError(f"{out / VOCAB} exists; a model may need it. Choose another --out")
+    for name in (VOCAB, SETTINGS, WHOLE, "config.json"):
+        if (out / name).exists():
+            raise UserError(f"{out / name} exists; a model may need it. Choose another --out")
     check_writable(out)
     files = find_files(paths)
     held_out: list[str] = []
@@ -82,9 +84,13 @@ def make_vocab(
         counts, old, recipe.learn, tokenizer, lambda *done: on_progress("merging pieces", *done)
     )
     write_tokenizer(out, pieces, tokenizer)
-    coverage = (
-        cover_texts(held_out, pieces, tokenizer) if held_out else cover(counts, pieces, tokenizer)
-    )
+    if held_out:
+        coverage = cover_texts(held_out, pieces, tokenizer)
+    elif counts.num_forgotten:  # rare words, and so those that may be unknown: read again
+        again = (batch.documents for batch in read_batches(files, recipe.corpus))
+        coverage = cover_batches(again, [(pieces, tokenizer)])[0]
+    else:
+        coverage = cover(counts, pieces, tokenizer)
     return Learned(
         tokenizer=Tokenizer(pieces, tokenizer),
         num_words=sum(counts.values()),
@@ -163,7 +169,13 @@ def cover_files(
     paths: Sequence[Path], folder: Path, config: CorpusConfig, problems: Problems
 ) -> Coverage:
     """The coverage of all text below `paths` by the tokenizer of a directory."""
-    tokenizer = Tokenizer.load(folder)
+    return cover_each(paths, [folder], config, problems)[0]
+
+
+def cover_each(
+    paths: Sequence[Path], folders: Sequence[Path], config: CorpusConfig, problems: Problems
+) -> list[Coverage]:
+    """The same for the tokenizers of several directories; the text is read once."""
+    vocabularies = [read_tokenizer(folder) for folder in folders]
     batches = (batch.documents for batch in read_batches(find_files(paths), config, problems))
-    counts = count_words(batches, tokenizer.config)
-    return cover(counts, tokenizer.pieces, tokenizer.config)
+    return cover_batches(batches, vocabularies)
