@@ -12,6 +12,7 @@ from tokenizers import AddedToken
 from transformers import BertTokenizer as PeerBertTokenizer
 
 from bertie.errors import UserError
+from bertie.text import files
 from bertie.text.files import (
     TokenizerConfig,
     read_tokenizer,
@@ -432,3 +433,13 @@ def test_real_directories(shared: Path, tmp_path: Path) -> None:
         peer = PeerBertTokenizer.from_pretrained(tmp_path / name)
         for text in AWKWARD:
             assert peer(text)["input_ids"] == tokenizer.encode(text).ids.tolist()
+
+
+def test_a_vocabulary_is_written_after_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is stopped between the two leaves nothing that opens with other settings."""
+    written: list[str] = []
+    monkeypatch.setattr(files, "write_text", lambda path, text: written.append(path.name))
+    write_tokenizer(tmp_path, SPECIALS, TokenizerConfig())
+    assert written == ["tokenizer_config.json", "vocab.txt"]

@@ -173,7 +173,7 @@ def _check_whole(path: Path, pieces: list[str], config: TokenizerConfig) -> None
 
 
 def write_tokenizer(folder: Path, pieces: Sequence[str], config: TokenizerConfig) -> None:
-    """Writes the two files, each to a draft that is renamed into place.
+    """Writes the two files, each to a draft that is renamed into place; a vocabulary comes last.
 
     transformers reads the same tokenizer from them, but for `max_word_chars`, which it ignores:
     where that is not 100, words longer than the smaller of the two numbers get other ids there.
@@ -187,8 +187,8 @@ def write_tokenizer(folder: Path, pieces: Sequence[str], config: TokenizerConfig
         del values["additional_special_tokens"]
     values["tokenizer_class"] = "BertTokenizer"
     folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / VOCAB, "".join(f"{piece}\n" for piece in pieces))
     write_text(folder / SETTINGS, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+    write_text(folder / VOCAB, "".join(f"{piece}\n" for piece in pieces))
 
 
 def check_writable(folder: Path) -> None:
