@@ -28,7 +28,7 @@ from bertie.data.steps import DataConfig, LoaderConfig
 from bertie.data.store import Store, open_store
 from bertie.plan import settings_of
 from bertie.prepare import PrepareRecipe, prepare
-from bertie.pretrain import HeldOut, PretrainRecipe
+from bertie.pretrain import PretrainRecipe, held_out_of
 from bertie.text.tokenizer import Tokenizer
 from bertie.train.distributed import open_world
 from bertie.train.evaluate import evaluate_pretraining
@@ -118,7 +118,7 @@ def look_again(model_dir: Path, run: Path, store: Path) -> dict[str, Any]:
     data = settings_of(recipe.data, recipe.phases[-1], recipe.train)
     with open_world("auto") as world:
         model = open_model(model_dir).model.to(world.device)
-        figures, _ = HeldOut(text, data, recipe, world)(model)
+        figures, _ = held_out_of(recipe, data, text, world)(model)
     return {"before": logged["held_out"], "after": figures}
 
 

@@ -23,9 +23,9 @@ from bertie.model.bert import Bert
 from bertie.prepare import HELD_OUT
 from bertie.pretrain import (
     HARMLESS,
-    HeldOut,
     PretrainRecipe,
     check_new,
+    held_out_of,
     objective_of,
     pretrain,
 )
@@ -95,7 +95,7 @@ def test_phases_of_one_length_are_judged_by_the_same_text(store: Store, tmp_path
     settings = recipe()
     data = planning.draw_apart([settings.data, settings.data])
     assert data[0].loader.seed != data[1].loader.seed
-    first, second = (HeldOut(store, one, settings, World()).batches for one in data)
+    first, second = (held_out_of(settings, one, store, World()).batches for one in data)
     assert len(first) == len(second) > 0
     for one, other in zip(first, second, strict=True):
         assert torch.equal(one.ids, other.ids) and torch.equal(one.labels, other.labels)

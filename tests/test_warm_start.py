@@ -157,6 +157,46 @@ def test_a_shape_in_the_recipe_must_be_that_of_the_start(
         run(store, tmp_path / "wider", *same, "model.hidden_size=24", start=start)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("gelu", "tanh", "erf"),
+        ("norm_eps", "1e-05", "1e-12"),
+        ("num_segments", "3", "2"),
+        ("attention", "left", "both"),
+    ],
+)
+def test_all_that_a_started_model_computes_is_its_own(
+    store: Store, start: Path, tmp_path: Path, name: str, value: str, found: str
+) -> None:
+    sets = [*(f"model.{size}" for size in SHAPE), f"model.{name}={value}"]
+    with pytest.raises(UserError, match=f"has {name} = {found}, the recipe's .* says {value}"):
+        run(store, tmp_path, *sets, start=start)
+
+
+def test_what_does_not_matter_to_a_started_model_may_differ(
+    store: Store, start: Path, tmp_path: Path
+) -> None:
+    sets = [*(f"model.{size}" for size in SHAPE), "model.vocab_size=7", "model.init_std=0.5"]
+    assert run(store, tmp_path, *sets, start=start).is_dir()
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+def test_pairs_need_two_segments(store: Store, tmp_path: Path, is_started: bool) -> None:
+    one = ("model.num_segments=1",)
+    start = run(store, tmp_path / "one", *ALONE, *one) if is_started else None
+    with pytest.raises(UserError, match="is of pairs, and the model knows one segment"):
+        run(store, tmp_path / "run", *(() if is_started else one), start=start)
+
+
+def test_a_started_lstm_is_not_compiled(store: Store, tmp_path: Path) -> None:
+    lstm = run(store, tmp_path / "lstm", *ALONE, "model.layer=lstm", "objective=lm+back")
+    with pytest.raises(UserError, match=r"train\.compile is for Transformers"):
+        run(store, tmp_path / "run", *ALONE, "objective=lm+back", "train.compile=true", start=lstm)
+    with pytest.raises(UserError, match="trains one half of an LSTM"):
+        run(store, tmp_path / "run", *ALONE, "objective=lm", start=lstm)
+
+
 @pytest.mark.parametrize("grow", ["false", "true"])
 def test_dropouts_of_the_recipe_are_those_of_the_started_model(
     store: Store, start: Path, grow: str

@@ -1,7 +1,7 @@
 """From a token store to a pre-trained model directory: wiring of loader, model, objective, loop."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -28,27 +28,26 @@ from bertie.checkpoint.state import (
     find_checkpoint,
     list_checkpoints,
 )
-from bertie.data.entropy import guess_by_frequency, unigram_entropy
+from bertie.data.entropy import unigram_entropy
 from bertie.data.loader import Batch, Loader
 from bertie.data.steps import TERMS, DataConfig
 from bertie.data.store import MANIFEST, TOKENIZER, Store, open_store
 from bertie.embedded import find_model
 from bertie.errors import UserError
+from bertie.held_out import HeldOut
 from bertie.model.bert import Bert
-from bertie.model.config import SWITCHES, ModelConfig, train_flops
+from bertie.model.config import DROPOUTS, ModelConfig, train_flops
 from bertie.model.heads import read_columns
-from bertie.objectives import IGNORED, Term, cross_entropy, linear_cross_entropy
+from bertie.objectives import Term, cross_entropy, linear_cross_entropy
 from bertie.plan import Plan, make_plan, preflight
-from bertie.prepare import HELD_OUT
 from bertie.report.pretraining import write_pretraining_report
 from bertie.text.tokenizer import Tokenizer
 from bertie.train.budget import Phase
 from bertie.train.distributed import World, open_world
-from bertie.train.evaluate import evaluate_pretraining
 from bertie.train.hardware import find_peak
 from bertie.train.health import with_warnings
 from bertie.train.log import Log, Show
-from bertie.train.loop import DTYPES, TrainConfig, Trainer, switch_kernels
+from bertie.train.loop import TrainConfig, Trainer, switch_kernels
 from bertie.train.optim import OptimConfig
 from bertie.train.record import (
     HARMLESS_TO_ALL,
@@ -67,7 +66,6 @@ HEADS = {
     "nsp": "next_sentence",
     "sop": "next_sentence",
 }
-EVALUATED_STEPS = 20  # batches of held-out text, at most
 # What may be changed when a run goes on: it does not change what is learned.
 HARMLESS = HARMLESS_TO_ALL | {
     "store",
@@ -105,9 +103,7 @@ class PretrainRecipe:
                 f"{' or '.join(fitting)}; found {kind}"
             )
         if self.model is not None:
-            check_direction(self, self.model)
-            if self.train.compile and (self.model.layer == "lstm" or self.model.bilstm_layers):
-                raise UserError("train.compile is for Transformers; leave it out with an LSTM")
+            check_fit(self, self.model)
         if self.data.masking.unit == "next" and "lm" not in self.terms:
             raise UserError(
                 f"data.masking.unit = next hides nothing, so {self.objective} has nothing to "
@@ -129,6 +125,19 @@ class PretrainRecipe:
     def heads(self) -> tuple[str, ...]:
         """Heads that the objective does not train are not built."""
         return tuple(HEADS[term] for term in self.terms)
+
+
+def check_fit(recipe: PretrainRecipe, model: ModelConfig) -> None:
+    """Whether the recipe's objective, data and training are for such a model."""
+    check_direction(recipe, model)
+    if recipe.train.compile and (model.layer == "lstm" or model.bilstm_layers):
+        raise UserError("train.compile is for Transformers; leave it out with an LSTM")
+    kind = recipe.data.instances.kind
+    if kind in TERMS and model.num_segments < 2:
+        raise UserError(
+            f"data.instances.kind = {kind} is of pairs, and the model knows one segment; take "
+            "kind = full, or a model with model.num_segments = 2"
+        )
 
 
 def check_direction(recipe: PretrainRecipe, model: ModelConfig) -> None:
@@ -191,7 +200,7 @@ def pretrain(
                 notes.append(f"{plan.budget.progress(checkpoint.counters):.1%} are done")
             for note in (*notes, *preflight(plan, model, store, unigram)):
                 show({"note": note})
-        held_out = [HeldOut(store, phase.data, recipe, world) for phase in plan.phases]
+        held_out = [held_out_of(recipe, phase.data, store, world) for phase in plan.phases]
         trainer = Trainer(
             model,
             objective_of(recipe),
@@ -235,13 +244,13 @@ def evaluate_start(recipe: PretrainRecipe) -> dict[str, float]:
     store, data = open_store(recipe.store), data_of(recipe)
     with open_world(recipe.train.device) as world:
         model, _ = make_model(recipe, store, None)
-        return HeldOut(store, data, recipe, world)(model.to(world.device))[0]
+        return held_out_of(recipe, data, store, world)(model.to(world.device))[0]
 
 
 def run_phases(
     trainer: Trainer[Bert],
     plan: Plan,
-    held_out: Sequence["HeldOut"],
+    held_out: Sequence[HeldOut],
     store: Store,
     world: World,
 ) -> None:
@@ -318,6 +327,7 @@ def make_model(
             model.config = replace(recipe.model, vocab_size=store.manifest.vocab_size)
     elif recipe.start is not None:
         model, notes = start_from(find_model(recipe.start), recipe, store, generator)
+        check_fit(recipe, model.config)
     else:
         config = replace(shape_of(recipe), vocab_size=store.manifest.vocab_size)
         return Bert(config, recipe.heads, generator=generator), []
@@ -370,10 +380,14 @@ def start_from(
 
 
 def check_shape(directory: Path, wanted: ModelConfig) -> None:
-    """A [model] in the recipe must not contradict the model that is started from."""
+    """A [model] in the recipe must not contradict the model that is started from.
+
+    Its dropouts are taken, its vocab_size is the store's; init_std is of what is made anew, as the
+    started model has it.
+    """
     found = read_config(directory)
-    sizes = ("num_layers", "hidden_size", "num_heads", "ffn_size", "max_positions")
-    for name in (*sizes, *SWITCHES):
+    free = (*DROPOUTS, "vocab_size", "init_std")
+    for name in (one.name for one in fields(ModelConfig) if one.name not in free):
         if getattr(found, name) != getattr(wanted, name):
             raise UserError(
                 f"{directory} has {name} = {getattr(found, name)}, the recipe's [model] says "
@@ -452,52 +466,12 @@ def labels_of(batch: Batch, term: str) -> Tensor:  # (M,) or (N,)
     return batch.labels if term in ("mlm", "lm") else batch.pair_labels
 
 
-class HeldOut:
-    """Losses and accuracies on the documents that were held out, with masks that stay the same."""
-
-    def __init__(
-        self, store: Store, data: DataConfig, recipe: PretrainRecipe, world: World
-    ) -> None:
-        self.recipe, self.world, self.pair = recipe, world, recipe.pair or "nsp"
-        self.batches: list[Batch] = []
-        seed = recipe.data.loader.seed  # not the phase's: a length has the same instances in all
-        data = replace(data, loader=replace(data.loader, seed=seed))
-        tokenizer = store.load_tokenizer()
-        self.mask_id = tokenizer.id(tokenizer.config.mask_token)
-        if (store.folder / HELD_OUT).is_dir():
-            held_out = open_store(store.folder / HELD_OUT)
-            if held_out.manifest.num_documents > 1 or recipe.pair is None:
-                self.batches = list(held_out_batches(held_out, data, world))
-
-    def __call__(self, model: Bert) -> tuple[dict[str, float], float | None]:
-        if not self.batches:
-            return {}, None
-        figures = evaluate_pretraining(
-            model,
-            self.batches,
-            mask_id=self.mask_id,
-            pair=self.pair,
-            world=self.world,
-            dtype=DTYPES.get(self.recipe.train.precision),
-        )
-        # The first that is there.
-        headlines = ("mask_loss", "mlm_loss", "lm_loss", f"{self.pair}_loss")
-        return figures, next((-figures[name] for name in headlines if name in figures), None)
-
-    def guess(self, store: Store) -> dict[str, float]:
-        """The figures of [MASK] positions for one who knows the pieces' frequencies alone."""
-        parts = [b.labels[b.ids[b.predicted] == self.mask_id] for b in self.batches]
-        labels = torch.cat([torch.zeros(0, dtype=torch.int64), *parts]).numpy()
-        labels = labels[labels != IGNORED]
-        sums = (*guess_by_frequency(store, labels), len(labels))
-        loss, num_right, total = self.world.sum(sums)
-        return {"mask_loss": loss / total, "mask_accuracy": num_right / total} if total else {}
-
-
-def held_out_batches(store: Store, data: DataConfig, world: World) -> Iterator[Batch]:
-    data = replace(data, masking=replace(data.masking, static_copies=1))
-    data = replace(data, loader=replace(data.loader, num_workers=0))
-    with Loader(store, data, rank=world.rank, world_size=world.size) as loader:
-        num_steps = loader.header().num_instances // data.loader.batch_size
-        for number in range(min(max(1, num_steps), EVALUATED_STEPS)):
-            yield from loader.step(number).micro_batches
+def held_out_of(recipe: PretrainRecipe, data: DataConfig, store: Store, world: World) -> HeldOut:
+    seed = recipe.data.loader.seed  # not the phase's: a length has the same instances in all
+    return HeldOut(
+        store,
+        replace(data, loader=replace(data.loader, seed=seed)),
+        pair=recipe.pair,
+        precision=recipe.train.precision,
+        world=world,
+    )

@@ -16,7 +16,7 @@ from bertie.checkpoint.model_dir import open_model
 from bertie.checkpoint.state import find_checkpoint, list_checkpoints
 from bertie.data.store import Store
 from bertie.errors import UserError
-from bertie.pretrain import HeldOut
+from bertie.held_out import HeldOut
 from bertie.train import loop
 from bertie.train.loop import FIRST_SCALE, Stopped, Trainer
 from bertie.train.optim import OptimConfig, rate
