@@ -306,6 +306,15 @@ def test_a_store_goes_where_a_link_leads(corpus: Path, vocab: Path, tmp_path: Pa
         assert link.is_symlink() and open_store(link) and open_store(target)
 
 
+def test_a_file_may_have_any_name(vocab: Path, tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.jsonl")  # Latin-1
+    path.write_text('{"text": "the word"}\n{"text": "the"}\n{"texts": "word"}\n')
+    settings = recipe("corpus.held_out_percent=0")
+    made = prepare([path], vocab, tmp_path / "s", settings, workers=1)
+    assert open_store(tmp_path / "s").manifest == made.train
+    assert list(made.train.sources) == [f"{tmp_path}/caf\\xe9.jsonl"]
+
+
 def test_a_place_that_no_store_can_take_is_refused_at_once(
     corpus: Path, vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ Work goes on in `STORE.draft`; a run that was killed goes on where it was, and t
 a rename when all is done.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -95,7 +96,7 @@ def make_store(
     tokenizer = Tokenizer.load(vocab)
     files = find_files(paths)
     units = plan_units(files, recipe.corpus)
-    sources = {str(path): source_hash(path) for path in files}
+    sources = {name_of(path): source_hash(path) for path in files}
     with held(draft):
         check_free(out)  # again: another process may have just made it
         take_up(draft, plan(sources, units, tokenizer, recipe))
@@ -106,6 +107,11 @@ def make_store(
         (draft / STORE).replace(out)
         clear(draft)
     return prepared
+
+
+def name_of(path: Path) -> str:
+    r"""Of a file, as text: bytes that are not UTF-8 are written \xff."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def check_free(out: Path) -> None:

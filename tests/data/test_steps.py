@@ -256,7 +256,13 @@ def test_settings_that_some_step_could_not_keep_are_refused(
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"batch_size": 0}, {"num_workers": -1}, {"prefetch": 0}, {"max_sequences": 0}],
+    [
+        {"batch_size": 0},
+        {"batch_size": 1_100_000},
+        {"num_workers": -1},
+        {"prefetch": 0},
+        {"max_sequences": 0},
+    ],
     ids=str,
 )
 def test_wrong_settings_are_refused(wrong: dict[str, int]) -> None:

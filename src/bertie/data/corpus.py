@@ -98,7 +98,13 @@ def expand(pattern: Path) -> list[Path]:
     if not set("*?[") & set(str(pattern)):
         return []
     top = Path(pattern.anchor)
-    matches = top.glob(str(pattern.relative_to(pattern.anchor)))
+    try:
+        matches = list(top.glob(str(pattern.relative_to(pattern.anchor))))
+    except ValueError:
+        raise UserError(
+            f"{pattern} is no pattern: * is any part of a name, and ** stands alone between "
+            "slashes, for any number of folders"
+        ) from None
     named = set(pattern.parts)  # what is named is not hidden
     return sorted(path for path in matches if not is_hidden(Path(*(set(path.parts) - named))))
 

@@ -19,6 +19,7 @@ from bertie.errors import UserError
 # What the draws of one sequence are for.
 ORDER, ANCHOR, SPAN, REPLACE, RANDOM = range(5)
 MASKED, REPLACED = 0, 1  # and 2, kept
+MAX_SEQUENCES = 1 << 20  # masked at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,7 +269,7 @@ def shuffle(sequences: Sequences, rows: Ints, places: Ints) -> Ints:
     """(C,) -> (C,): the same places, row after row, in random order inside each."""
     row = rows[places]
     position = places - sequences.bounds[row]
-    assert len(sequences.keys) <= 1 << 20, "more sequences than the sorting keys have room for"
+    assert len(sequences.keys) <= MAX_SEQUENCES, "the sorting keys have no room for more"
     # One sort of plain numbers: 20 bits of row, 28 of chance, 16 of position.
     bits = fold(fold(sequences.keys, ORDER)[row], position) >> np.uint64(36)
     mixed = (row << 44).view(np.uint64) | (bits << np.uint64(16)) | position.view(np.uint64)

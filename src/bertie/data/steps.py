@@ -17,7 +17,7 @@ from bertie.data.assemble import Assembler, find_seconds
 from bertie.data.chance import Ints
 from bertie.data.epochs import Drawn, Epochs
 from bertie.data.instances import InstanceConfig, row_lengths
-from bertie.data.masking import MaskConfig, count_predicted, find_budgets, mask
+from bertie.data.masking import MAX_SEQUENCES, MaskConfig, count_predicted, find_budgets, mask
 from bertie.data.store import Store
 from bertie.errors import UserError
 
@@ -38,6 +38,8 @@ class LoaderConfig:
     max_predicted: int | None = None  # of a filled micro-batch; none: what the mask rate gives
 
     def __post_init__(self) -> None:
+        if self.batch_size > MAX_SEQUENCES:
+            raise UserError(f"batch_size is at most {MAX_SEQUENCES:,}; found {self.batch_size:,}")
         for name in ("batch_size", "prefetch", "max_sequences", "max_predicted"):
             value = getattr(self, name)
             if value is not None and value < 1:
