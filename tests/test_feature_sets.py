@@ -68,8 +68,9 @@ def test_windows_of_a_text_stay_together(source: Path, tmp_path: Path) -> None:
     store = write_store(source, data, name="classify", max_length=12)
     files = DataFiles(train=store, dev=store)
     sets = read_feature_sets(files, open_alike(files))
-    assert np.diff(sets.train_instances.groups).tolist() == [1, 5, 1, 1]
-    assert sets.train_instances.labels.tolist() == [0, 1, 0, 1]
+    assert np.diff(sets.train_instances.draws).tolist() == [1, 5, 1, 1]
+    assert sets.train_instances.labels.tolist() == [0, *[1] * 5, 0, 1]
+    assert sets.train_instances.weights.tolist() == pytest.approx([1, *[0.2] * 5, 1, 1])
 
 
 @pytest.mark.parametrize(

@@ -181,8 +181,8 @@ def row_instances(task: FeatureTask, part: Part, rows: FeatureRows) -> Instances
         ends = index.inputs[index.examples[number] : index.examples[number + 1] + 1] + start
         windows = [np.arange(low, high) for low, high in pairwise(ends.tolist())]
         inputs = [Input(own, len(own)) for own in windows]
-        encoded.append([Instance(inputs, task.target_of(example), task.weight_of(example))])
-    return gather(encoded, label_type=np.int64 if task.kind == "classes" else np.float32)
+        encoded.append(task.instances_of(example, inputs))
+    return task.gather(encoded)
 
 
 def sentence(task: Tag, example: TagExample, start: int, words: np.ndarray) -> Instance:

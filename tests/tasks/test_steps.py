@@ -84,6 +84,20 @@ def test_a_step_depends_on_its_number_alone() -> None:
     assert len(orders) > 1  # epochs are shuffled anew
 
 
+def test_a_text_of_many_windows_keeps_the_budget_and_is_drawn_as_one() -> None:
+    instances = encode([3, 2000, 4])
+    assert len(instances) > 300
+    loader = TaskLoader(instances, batch_size=2, micro_tokens=100)
+    assert loader.steps_per_epoch == 2
+    steps = [loader.step(number) for number in range(2)]
+    assert {round(step.num_targets["task"], 4) for step in steps} <= {0.25, 0.5, 1.0, 1.25}
+    for step in steps:
+        assert all(len(batch.ids) <= 100 for batch in step.micro_batches)
+    batches = [batch for _, batch in evaluation_batches(instances, micro_tokens=100)]
+    assert sum(len(batch.ids) for batch in batches) == len(instances.ids)
+    assert max(len(batch.ids) for batch in batches) <= 100
+
+
 @given(lengths=LENGTHS, micro_tokens=st.integers(1, 200))
 @settings(max_examples=25)
 def test_evaluation_sees_each_once_and_batches_move_no_logit(

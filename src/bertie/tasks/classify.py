@@ -11,17 +11,17 @@
 - score: accuracy, F1, Matthews; of several labels F1; of numbers, correlations.
 """
 
-# N windows   G examples   C labels
+# G windows   E examples   C labels
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from bertie.errors import UserError
 from bertie.metrics.classes import (
@@ -35,7 +35,7 @@ from bertie.metrics.classes import (
 from bertie.metrics.regression import pearson, spearman
 from bertie.objectives import Term, binary_cross_entropy, squared_error, weighted_cross_entropy
 from bertie.tasks.glue import GLUE, find_columns, find_folder, find_set
-from bertie.tasks.instances import Framer, Instance, Instances, TaskBatch, gather
+from bertie.tasks.instances import Framer, Input, Instance, Instances, TaskBatch, gather
 from bertie.tasks.tables import (
     Row,
     Table,
@@ -274,7 +274,7 @@ class Classify:
     # Encode.
 
     def encode(self, examples: Sequence[TextExample], tokenizer: Tokenizer) -> Instances:
-        """An instance per example, its windows together."""
+        """An instance per window; a step draws examples."""
         framer, counts = Framer.of(tokenizer), Counter[str]()
         firsts = tokenizer.flat_ids(example.first for example in examples)
         seconds = tokenizer.flat_ids(example.second or "" for example in examples)
@@ -290,9 +290,24 @@ class Classify:
             inputs = framer.windows(first, pair, self.max_length, self.stride)
             counts["texts in windows"] += len(inputs) > 1
             counts["windows made of them"] += len(inputs) if len(inputs) > 1 else 0
-            encoded.append([Instance(inputs, self.target_of(example), self.weight_of(example))])
+            encoded.append(self.instances_of(example, inputs))
+        return self.gather(encoded, num_cut, counts)
+
+    def instances_of(self, example: TextExample, windows: Sequence[Input]) -> list[Instance]:
+        """Every window has its example's label, and an equal share of its weight."""
+        label, weight = self.target_of(example), self.weight_of(example) / len(windows)
+        return [Instance([one], label, weight) for one in windows]
+
+    def gather(
+        self,
+        encoded: Sequence[Sequence[Instance]],
+        num_cut: Sequence[int] | None = None,
+        counts: Mapping[str, int] | None = None,
+    ) -> Instances:
         label_type = np.int64 if self.kind == "classes" else np.float32
-        return gather(encoded, label_type=label_type, num_cut=num_cut, counts=counts)
+        return gather(
+            encoded, label_type=label_type, draws_examples=True, num_cut=num_cut, counts=counts
+        )
 
     def cut_off(
         self, first: np.ndarray, second: np.ndarray | None
@@ -326,19 +341,12 @@ class Classify:
     # Train.
 
     def objective(self, model: nn.Module, batch: TaskBatch) -> dict[str, Term]:
-        """Every window has its example's label, and an equal share of its weight."""
-        (logits,) = model(*batch[:5])  # (N, C)
-        sizes = batch.groups.diff()  # (G,)
-
-        def spread(of_examples: Tensor) -> Tensor:  # (G, ...) -> (N, ...)
-            return of_examples.repeat_interleave(sizes, 0, output_size=len(logits))
-
-        labels, weights = spread(batch.labels), spread(batch.weights / sizes)
+        (logits,) = model(*batch[:5])  # (G, C)
         if self.kind == "regression":
-            return {"task": squared_error(logits[:, 0], labels, weights)}
+            return {"task": squared_error(logits[:, 0], batch.labels, batch.weights)}
         if self.kind == "multi-label":
-            return {"task": binary_cross_entropy(logits, labels, weights)}
-        return {"task": weighted_cross_entropy(logits, labels, weights)}
+            return {"task": binary_cross_entropy(logits, batch.labels, batch.weights)}
+        return {"task": weighted_cross_entropy(logits, batch.labels, batch.weights)}
 
     # Decode.
 
@@ -385,7 +393,8 @@ class Classify:
         """Of several labels: the threshold of each that gives the best F1."""
         if self.kind != "multi-label" or any(example.label is None for example in examples):
             return self
-        fitted = fit_thresholds(instances.labels > 0.5, self.merge(instances, outputs))
+        true_rows = np.array([self.indicators(example.label) for example in examples]) > 0.5
+        fitted = fit_thresholds(true_rows, self.merge(instances, outputs))
         named = zip(self.labels, fitted.tolist(), strict=True)
         return replace(self, thresholds=dict(named))
 

@@ -1,16 +1,18 @@
 """Encoded examples in a row, and batches of them: flat, without padding.
 
-An example gives one or more instances, an instance one or more inputs (sequences of ids):
+An example gives one or more instances, an instance one or more inputs (sequences of ids). A step
+draws so many instances, or so many examples with all of their instances; micro-batches divide what
+was drawn between instances:
 
-| task | instance | its inputs |
-|---|---|---|
-| classify | an example | its windows; they share its weight |
-| tag | a window | itself |
-| span | a window, as in the paper's code | itself |
-| choice | a window | its options; the windows of an example share its weight |
+| task | instance | its inputs | drawn |
+|---|---|---|---|
+| classify | a window; those of an example share its weight | itself | examples |
+| tag | a window | itself | instances |
+| span | a window, as in the paper's code | itself | instances |
+| choice | a window; those of an example share its weight | its options | instances |
 """
 
-# T tokens of all inputs in a row   N inputs   G instances   E examples   C labels
+# T tokens of all inputs in a row   N inputs   G instances   D draws   E examples   C labels
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,7 +55,7 @@ class Input(NamedTuple):
 
 
 class Instance(NamedTuple):
-    """What is drawn and trained together."""
+    """What is trained together."""
 
     inputs: Sequence[Input]
     label: float | Sequence[float] = 0  # of the instance, where not of its rows
@@ -68,6 +70,9 @@ class Instances:
     bounds: Ints  # (N + 1,)
     seconds: Ints  # (N,) the position at which segment 1 begins
     groups: Ints  # (G + 1,) instance g is inputs groups[g] .. groups[g + 1]
+    draws: (
+        Ints  # (D + 1,) draw d, what a step takes as a whole, is instances draws[d] .. draws[d + 1]
+    )
     examples: Ints  # (E + 1,) example e is inputs examples[e] .. examples[e + 1]
     labels: np.ndarray  # (G,), (G, ...) or (T,)
     labels_rows: bool  # whether the labels are of rows (T,)
@@ -122,21 +127,24 @@ def gather(
     *,
     label_type: type[np.generic] = np.int64,
     labels_rows: bool = False,
+    draws_examples: bool = False,
     num_cut: Sequence[int] | None = None,
     counts: Mapping[str, int] | None = None,
 ) -> Instances:
-    """The instances of each example, in a row."""
+    """The instances of each example, in a row; a step draws examples, or each instance alone."""
     by_example = list(encoded)
     instances = [instance for example in by_example for instance in example]
     inputs = [one for instance in instances for one in instance.inputs]
     per_instance = np.array([len(instance.inputs) for instance in instances], np.int64)
     per_example = [sum(len(instance.inputs) for instance in example) for example in by_example]
+    per_draw = [len(example) for example in by_example] if draws_examples else [1] * len(instances)
     places = [one.places for one in inputs if one.places is not None]
     return Instances(
         ids=join([one.ids for one in inputs], np.int32),
         bounds=sums(np.array([len(one.ids) for one in inputs], np.int64)),
         seconds=np.array([one.second for one in inputs], np.int64),
         groups=sums(per_instance),
+        draws=sums(np.array(per_draw, np.int64)),
         examples=sums(np.array(per_example, np.int64)),
         labels=join([one.labels for one in inputs if one.labels is not None], label_type)
         if labels_rows

@@ -1,8 +1,9 @@
 """Training steps and evaluation batches of encoded examples.
 
-Step k of a run is a pure function of the instances, the settings and k: instance i of an epoch is
-the p(i)-th, p a shuffle keyed by (seed, epoch). A step takes `batch_size` instances; the last of an
-epoch takes what is left, so that an epoch sees each once.
+Step k of a run is a pure function of the instances, the settings and k: draw i of an epoch is the
+p(i)-th, p a shuffle keyed by (seed, epoch). A step takes `batch_size` draws; the last of an epoch
+takes what is left, so that an epoch sees each once. Instances that are drawn together may lie in
+several micro-batches: a long text has more windows than the memory holds.
 """
 
 # T tokens   N inputs   G instances   B instances of a step
@@ -17,6 +18,7 @@ import torch
 from torch import nn
 
 from bertie.data.chance import Ints, Permutation, stream
+from bertie.data.masking import runs
 from bertie.data.steps import deal
 from bertie.errors import UserError
 from bertie.tasks.instances import Instances, TaskBatch
@@ -57,7 +59,8 @@ class TaskLoader:
         if not 0 <= rank < world_size:
             raise UserError(f"rank is 0 to world_size - 1; found {rank} of {world_size}")
         self.instances = instances
-        self.trained = np.flatnonzero(instances.weights > 0)  # those that have a label
+        is_labelled = np.add.reduceat(instances.weights, instances.draws[:-1]) > 0
+        self.trained = np.flatnonzero(is_labelled)  # the draws that have a label
         if not len(self.trained):
             raise UserError("there is no labelled example to train on")
         self.batch_size, self.micro_tokens, self.seed = batch_size, micro_tokens, seed
@@ -80,7 +83,9 @@ class TaskLoader:
         epoch, place = divmod(number, self.steps_per_epoch)
         start = place * self.batch_size
         places = np.arange(start, min(start + self.batch_size, len(self.trained)))
-        drawn = self.trained[Permutation(len(self.trained), stream(self.seed, epoch))(places)]
+        draws = self.trained[Permutation(len(self.trained), stream(self.seed, epoch))(places)]
+        firsts, ends = self.instances.draws[draws], self.instances.draws[draws + 1]
+        drawn = runs(firsts, ends - firsts)  # (B,)
         lengths = self._lengths[drawn]
         ranks, micro = share_out(lengths, self.world_size, self.micro_tokens)
         batches = []
