@@ -13,6 +13,7 @@ import transformers
 
 import bertie
 from bertie.checkpoint.importing import import_model
+from bertie.checkpoint.model_dir import open_model, save_model
 from bertie.errors import UserError
 from bertie.infer import batches, verb
 from bertie.infer import fill as fill_module
@@ -315,6 +316,36 @@ def test_a_gpu_is_taken_and_answers_the_same(directory: Path, precision: str) ->
             for fill in fills:
                 rel = 1e-3 if precision == "fp32" else 0.2
                 assert fill.probability == pytest.approx(chance[fill.id], rel=rel)
+
+
+ASKED: dict[str, tuple[tuple[str, ...], Callable[[Engine], object]]] = {
+    "fill": (("masked_lm",), lambda engine: engine.fill("Paris is [MASK].")),
+    "score": (("masked_lm",), lambda engine: engine.score("Paris")),
+    "guess_layers": (("masked_lm",), lambda engine: engine.guess_layers("Paris")),
+    "classify": (("sequence",), lambda engine: engine.classify("Paris")),
+    "tag": (("token",), lambda engine: engine.tag("Paris")),
+    "answer": (("span",), lambda engine: engine.answer("Where?", "Paris")),
+    "choose": (("choice",), lambda engine: engine.choose("Where?", ["Paris", "Sydney"])),
+    "embed": ((), lambda engine: engine.embed("Paris")),
+    "embed by the maximum": ((), lambda engine: engine.embed("Paris", pooling="max")),
+    "attention": ((), lambda engine: engine.attention("Paris")),
+}
+
+
+@pytest.mark.parametrize("name", ASKED)
+@pytest.mark.parametrize("shape", [{}, FOR_C], ids=["through torch", "in C"])
+def test_a_model_that_is_broken_answers_nothing(name: str, shape: dict, tmp_path: Path) -> None:
+    """NaN, of which functions make anything: in int8 it was cast to a whole number."""
+    heads, ask = ASKED[name]
+    made = make_directory(tmp_path, heads, **shape)
+    opened = open_model(made)
+    with torch.no_grad():
+        opened.model.get_submodule("layers.0.attention.qkv").bias[-1] = float("nan")
+    save_model(opened.model, made, card=opened.card, tokenizer_from=made)
+    for precision in ("fp32", "bf16", "int8"):
+        engine = bertie.load(made, device="cpu", precision=precision)
+        with pytest.raises(UserError, match="the model's numbers are not finite: its weights"):
+            ask(engine)
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:

@@ -110,3 +110,9 @@ def test_half_a_character_is_written_as_json_has_it() -> None:
         "scores": [0.0, 1.0],
         "num_cut": 0,
     }
+
+
+def test_what_is_no_number_is_not_written_as_one() -> None:
+    """JSON has no NaN."""
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        make_line(make_text("a"), Chosen(label=0, option="b", scores=(float("nan"),)))

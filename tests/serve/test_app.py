@@ -2,6 +2,11 @@
 
 from pathlib import Path
 
+import torch
+
+from bertie.checkpoint.model_dir import open_model, save_model
+from bertie.text.tokenizer import Tokenizer
+from tests.infer.models import make_directory
 from tests.serve.servers import Server, named, serving
 
 
@@ -49,6 +54,26 @@ def test_every_cut_is_told(models: dict[str, Path]) -> None:
             assert server.post("/v1/reader/answer", sent).status == 200
         assert server.stop() == 0
     assert len([line for line in server.told if "CutOff" in line]) == 3
+
+
+def test_a_broken_model_is_a_mistake_of_the_server(tmp_path: Path) -> None:
+    made = make_directory(tmp_path)
+    opened = open_model(made)
+    (piece,) = Tokenizer.load(made).ids("中").tolist()
+    with torch.no_grad():
+        opened.model.embeddings.token.weight[piece] = float("nan")
+    save_model(opened.model, made, card=opened.card, tokenizer_from=made)
+    with serving(f"broken={made}") as server:
+        for verb, sent in (
+            ("fill", {"texts": "Paris [MASK]"}),  # each piece is a candidate
+            ("embed", {"texts": ["Paris", "中"]}),
+            ("attention", {"text": "中"}),
+        ):
+            answer = server.post(f"/v1/broken/{verb}", sent)
+            assert answer.status == 500, answer.body
+            assert answer.message.startswith("the model's numbers are not finite")
+        assert server.post("/v1/broken/embed", {"texts": "Paris"}).status == 200
+        assert server.stop() == 0
 
 
 def test_it_lives_and_is_ready(server: Server) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bertie.errors import UserError
-from bertie.infer.batches import make_batches, pack_inputs
+from bertie.infer.batches import fetch, make_batches, pack_inputs
 from bertie.infer.fill import Guess
 from bertie.infer.verb import check_text
 from bertie.model.attention import is_before
@@ -63,7 +63,7 @@ def read_whole(text: object, tokenizer: Tokenizer, max_length: int, limit: str) 
 def attend_to(text: object, model: Bert, tokenizer: Tokenizer, max_length: int) -> Attention:
     one = read_whole(text, tokenizer, max_length, "attention is over")
     packed = pack_inputs([one], model.embeddings.token.weight.device)
-    weights = torch.stack(weigh(model, packed)).float().cpu().numpy()
+    weights = fetch(torch.stack(weigh(model, packed)))
     pieces = tuple(tokenizer.tokens(one.ids))
     return Attention(text=str(text), pieces=pieces, weights=weights)
 
@@ -128,6 +128,6 @@ def rank_layers(
     found: list[list[list[Guess]]] = [[] for _ in sequences]
     for hidden in model.states(*packed):
         chances, ids = head(hidden[wanted], pieces).float().softmax(-1).topk(top)  # (N, G)
-        for number, best in enumerate(zip(ids.tolist(), chances.tolist(), strict=True)):
+        for number, best in enumerate(zip(ids.tolist(), fetch(chances).tolist(), strict=True)):
             found[number].append([Guess(*guess) for guess in zip(*best, strict=True)])
     return found

@@ -7,7 +7,9 @@ from typing import TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from bertie.errors import UserError
 from bertie.infer.progress import tell_part
 from bertie.model.bert import Bert, Packed
 from bertie.model.heads import get_head
@@ -54,6 +56,25 @@ def in_batches(
     return [computed[number] for number in range(len(lengths))]
 
 
+class NotFinite(UserError):
+    """A model that computes what is no number."""
+
+
+def fetch(numbers: Tensor) -> np.ndarray:
+    """What a model computed, in float32, from whatever device it is on.
+
+    NaN is the largest of all numbers to one function and the smallest to another: an answer that
+    was made of it would look like any other.
+    """
+    found: np.ndarray = numbers.float().cpu().numpy()
+    if not np.isfinite(found).all():
+        raise NotFinite(
+            "the model's numbers are not finite: its weights are damaged, or too large for this "
+            "precision; take an earlier checkpoint, or fp32"
+        )
+    return found
+
+
 def pack_inputs(inputs: Sequence[Input], device: torch.device) -> Packed:
     """The inputs in a row, as the model reads them."""
     lengths = np.array([len(one.ids) for one in inputs], np.int64)  # (N,)
@@ -82,7 +103,7 @@ def run_head(model: Bert, name: str, inputs: Sequence[Input]) -> list[np.ndarray
         rows = model.encode(*packed, kept=pooled)  # (N, D) or (T, D)
         if model.pooler is not None and is_pooled:
             rows = model.pooler(rows)
-        logits = head(rows).float().cpu().numpy()  # (N, C) or (T, C)
+        logits = fetch(head(rows))  # (N, C) or (T, C)
         return list(logits) if is_pooled else np.split(logits, packed.bounds[1:-1].cpu().numpy())
 
     return in_batches([len(one.ids) for one in inputs], compute, device)

@@ -28,7 +28,7 @@ from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.json_files import read_json
 from bertie.checkpoint.model_dir import POOLING
 from bertie.errors import UserError
-from bertie.infer.batches import in_batches, pack_inputs
+from bertie.infer.batches import fetch, in_batches, pack_inputs
 from bertie.model.bert import Bert
 from bertie.tasks.instances import Framer, Input
 from bertie.tasks.tag import most_central, window_places, words_of
@@ -134,7 +134,7 @@ def pool(parts: Sequence[Part], model: Bert, embedding: Embedding) -> list[np.nd
     lengths = torch.tensor([int(part.is_counted.sum()) for part in parts], device=device)  # (N,)
     how = "max" if embedding.pooling == "max" else "sum"
     reduced = torch.segment_reduce(rows, how, lengths=lengths, axis=0)  # (N, D)
-    return list(reduced.cpu().numpy())
+    return list(fetch(reduced))
 
 
 def merge(parts: Sequence[Part], pooled: Sequence[np.ndarray], embedding: Embedding) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from bertie.errors import UserError
-from bertie.infer.batches import in_batches, pack_inputs
+from bertie.infer.batches import fetch, in_batches, pack_inputs
 from bertie.infer.verb import shown
 from bertie.model.bert import Bert
 from bertie.tasks.instances import Input
@@ -140,7 +140,7 @@ def rank(windows: Sequence[Window], model: Bert, top: int) -> Iterator[list[list
     for part in hidden.split(HEAD_ROWS):
         logits = head(part, model.embeddings.token.weight)  # (M, V)
         probabilities, ids = logits.float().softmax(-1).topk(top)  # (M, K)
-        for numbers in zip(ids.tolist(), probabilities.tolist(), strict=True):
+        for numbers in zip(ids.tolist(), fetch(probabilities).tolist(), strict=True):
             guesses.append([Guess(*guess) for guess in zip(*numbers, strict=True)])
     ranked = iter(guesses)
     return iter([[next(ranked) for _ in window.rows] for window in windows])

@@ -36,7 +36,7 @@ def answer_lines(
 def make_line(example: Example, answer: Answer) -> bytes:
     told = to_json(answer)
     assert isinstance(told, dict)
-    text = json.dumps({"id": example.id} | told, ensure_ascii=False)
+    text = json.dumps({"id": example.id} | told, ensure_ascii=False, allow_nan=False)
     # Half a surrogate pair has no UTF-8; its escape is what JSON has for it.
     return text.encode("utf-8", "backslashreplace") + b"\n"
 

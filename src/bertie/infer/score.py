@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from bertie.errors import UserError
-from bertie.infer.batches import in_batches, pack_inputs
+from bertie.infer.batches import fetch, in_batches, pack_inputs
 from bertie.infer.fill import HEAD_ROWS
 from bertie.infer.verb import check_text, shown
 from bertie.model.bert import Bert
@@ -109,7 +109,7 @@ def guess(windows: Sequence[tuple[Input, int]], model: Bert, mask_id: int) -> li
     found: list[float] = []
     for part, ids in zip(hidden.split(HEAD_ROWS), wanted.split(HEAD_ROWS), strict=True):
         logits = head(part, model.embeddings.token.weight).float()  # (N, V)
-        found += logits.log_softmax(-1).gather(1, ids[:, None])[:, 0].tolist()
+        found += fetch(logits.log_softmax(-1).gather(1, ids[:, None])[:, 0]).tolist()
     return found
 
 

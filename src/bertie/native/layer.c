@@ -178,12 +178,16 @@ static const int NUMBERS_IN_4_BYTES[] = {1, 2, 4};
 static void lay_out(Kind kind, const float *x, int64_t size, uint32_t *to, float *scale) {
     if (kind == INT8) {
         __m512 most = _mm512_set1_ps(1e-30f); /* a row of zeros has a scale, too */
-        for (int64_t n = 0; n < size; n += 16)
-            most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_loadu_ps(x + n)));
+        __mmask16 is_nan = 0;                 /* which a maximum loses, as do whole numbers */
+        for (int64_t n = 0; n < size; n += 16) {
+            __m512 some = _mm512_loadu_ps(x + n);
+            is_nan |= _mm512_cmp_ps_mask(some, some, _CMP_UNORD_Q);
+            most = _mm512_max_ps(most, _mm512_abs_ps(some));
+        }
         float peak = _mm512_reduce_max_ps(most), inverse = 127.0f / peak;
         uint8_t *bytes = (uint8_t *)to;
         for (int64_t n = 0; n < size; n++) bytes[n] = (uint8_t)(int32_t)(x[n] * inverse + 128.5f);
-        *scale = peak / 127.0f;
+        *scale = is_nan ? NAN : peak / 127.0f;
         return;
     }
 #ifdef __AVX512BF16__

@@ -17,6 +17,7 @@ from starlette.staticfiles import StaticFiles
 from bertie import __version__
 from bertie.errors import UserError
 from bertie.infer.answers import Chosen, Classified, Tagged
+from bertie.infer.batches import NotFinite
 from bertie.serve import bodies
 from bertie.serve.batcher import Batcher
 from bertie.serve.desk import Desk
@@ -230,6 +231,8 @@ def add_refusals(app: FastAPI) -> None:
             return reply(explain(error.errors()))
         if isinstance(error, HTTPException):
             return reply(explain_http(request, error))
+        if isinstance(error, NotFinite):
+            return reply(Refused(500, str(error)))
         return reply(Refused(422, str(error)))
 
     # What else goes wrong is a mistake of ours, and the gate's business.

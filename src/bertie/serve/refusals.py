@@ -102,9 +102,10 @@ def cut(text: str) -> str:
 def write_json(value: object) -> bytes:
     """UTF-8; of a text with lone surrogates, which UTF-8 has no bytes for, plain ASCII."""
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode()
     except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode()
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
 
 
 def explain(problems: Sequence[Mapping[str, Any]]) -> Refused:
