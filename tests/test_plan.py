@@ -41,6 +41,7 @@ def plan(store: Store, *sets: str, phases: tuple[Phase, ...] = (), **more: Any) 
         settings.train,
         store=store,
         **{
+            "optim": settings.optim,
             "model": Bert(CONFIG, HEADS),
             "objective": objective_of(settings),
             "world": World(),
@@ -150,6 +151,29 @@ def test_less_memory_smaller_micro_batches(store: Store, monkeypatch: pytest.Mon
     monkeypatch.setattr(planning, "find_free_bytes", lambda device: 10 << 20)
     half = plan(store, "data.loader.micro_tokens=0", "train.precision=bf16").micro_tokens
     assert half > found[1]
+
+
+@pytest.mark.parametrize(
+    ("sets", "ranks"),
+    [
+        (("train.precision=bf16",), 1),
+        (("train.recompute=true",), 1),
+        (("train.sharding=full",), 2),
+        (("optim.name=muon",), 1),
+    ],
+)
+def test_what_spares_memory_is_in_what_is_told_and_in_what_fits(
+    store: Store, monkeypatch: pytest.MonkeyPatch, sets: tuple[str, ...], ranks: int
+) -> None:
+    monkeypatch.setattr(World, "least", lambda self, value: value)
+    monkeypatch.setattr(planning, "find_free_bytes", lambda device: 20 << 20)
+    more = {"model": Bert(replace(CONFIG, num_layers=6), HEADS), "world": World(size=ranks)}
+    auto, fixed = "data.loader.micro_tokens=0", "data.loader.micro_tokens=640"
+    assert plan(store, fixed, *sets, **more).memory.total < plan(store, fixed, **more).memory.total
+    found = plan(store, auto, *sets, **more)
+    assert found.micro_tokens >= plan(store, auto, **more).micro_tokens
+    left = (20 << 20) - found.memory.gradients - found.memory.optimizer
+    assert 0.4 * left < found.memory.activations <= 0.5 * left
 
 
 def test_all_ranks_take_what_the_least_can(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

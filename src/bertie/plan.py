@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import nn
@@ -21,7 +22,10 @@ from bertie.train.hardware import find_free_bytes
 from bertie.train.health import check_pairs
 from bertie.train.loop import DTYPES, TrainConfig
 from bertie.train.memory import find_micro_tokens
+from bertie.train.muon import count_matrices
+from bertie.train.optim import OptimConfig
 
+HALF = 0.6  # of the memory of activations is what half precision takes: norms stay in fp32
 PHASE = 4  # a stream of chance; 1 to 3 are an epoch's
 NUM_SAMPLES = 16  # steps whose lengths are looked at to choose a fixed shape
 
@@ -53,6 +57,7 @@ def make_plan(
     phases: tuple[Phase, ...],
     train: TrainConfig,
     *,
+    optim: OptimConfig,
     store: Store,
     model: Bert,
     objective: Objective,
@@ -70,10 +75,16 @@ def make_plan(
         )
     headers = [read_header(store, one) for one in settings]
     budget, ends = find_budget(train.budget, phases, settings, headers)
+    share = data.masking.predicted_share
+    memory_of = partial(
+        estimate_memory, model, train, optim, world, length=longest, predicted_share=share
+    )
     fitting = data.loader.micro_tokens or micro_tokens
     if not fitting:
-        share = data.masking.predicted_share
-        fitting = find_fitting(model, objective, longest, train, world, predicted_share=share)
+        try_out = partial(
+            try_step, model, objective, train, world, length=longest, predicted_share=share
+        )
+        fitting = find_fitting(memory_of(num_sequences=1), longest, train, world, try_out)
     return Plan(
         budget=budget,
         phases=tuple(
@@ -86,12 +97,7 @@ def make_plan(
             for one, header, begin, end in zip(settings, headers, [0.0, *ends], ends, strict=False)
         ),
         micro_tokens=fitting,
-        memory=train_memory(
-            model.config,
-            batch_size=max(1, fitting // longest),
-            length=longest,
-            predicted_share=data.masking.predicted_share,
-        ),
+        memory=memory_of(num_sequences=max(1, fitting // longest)),
     )
 
 
@@ -177,9 +183,7 @@ def find_budget(
     return Budget(total, "steps"), [sum(steps[: n + 1]) / total for n in range(len(steps))]
 
 
-def with_micro_tokens(
-    data: DataConfig, fitting: int, store: Store, world_size: int
-) -> DataConfig:
+def with_micro_tokens(data: DataConfig, fitting: int, store: Store, world_size: int) -> DataConfig:
     if data.loader.fill:
         samples = sample_lengths(store, data)
         fitting = fit_micro_tokens(data, samples, world_size=world_size, at_most=fitting)
@@ -194,46 +198,68 @@ def sample_lengths(store: Store, data: DataConfig) -> list[Ints]:
         return [loader.steps.lengths(n) for n in range(max(1, min(NUM_SAMPLES, whole_steps)))]
 
 
-def find_fitting(
+def estimate_memory(
     model: Bert,
-    objective: Objective,
-    length: int,
     train: TrainConfig,
+    optim: OptimConfig,
     world: World,
     *,
+    num_sequences: int,
+    length: int,
     predicted_share: float,
-) -> int:
-    """The largest micro-batch that all ranks have the memory for."""
-    memory = train_memory(
-        model.config, batch_size=1, length=length, predicted_share=predicted_share
+) -> Memory:
+    """Of one rank, when the backward pass of a micro-batch begins."""
+    whole = train_memory(
+        model.config,
+        batch_size=num_sequences,
+        length=length,
+        predicted_share=predicted_share,
+        recompute=train.recompute,
     )
-    fixed = (memory.gradients + memory.optimizer) // (world.size if train.sharding == "full" else 1)
-    bytes_per_token = memory.activations / length
-    if train.precision != "fp32":
-        bytes_per_token *= 0.6
-    if train.recompute:
-        bytes_per_token /= max(1.0, model.config.num_layers / 2)
+    num_ranks = world.size if train.sharding == "full" else 1  # that share the weights
+    spared = 4 * count_matrices(model) if optim.name == "muon" else 0  # one moment, not two
+    return Memory(
+        weights=whole.weights // num_ranks,
+        gradients=whole.gradients // num_ranks,
+        optimizer=(whole.optimizer - spared) // num_ranks,
+        activations=round(whole.activations * (HALF if train.precision in DTYPES else 1)),
+    )
 
-    def try_out(num_tokens: int) -> None:
-        vocab_size = model.config.vocab_size
-        batch = make_full_batch(num_tokens, length, vocab_size, predicted_share).to(world.device)
-        dtype = DTYPES.get(train.precision)
-        model.train()
-        try:
-            with torch.autocast(world.device.type, dtype, enabled=dtype is not None):
-                terms = objective(model, batch)
-            torch.stack([term.total for term in terms.values()]).sum().backward()
-        finally:  # where memory ran out, too: the first step must not find gradients
-            model.zero_grad(set_to_none=True)
 
+def find_fitting(
+    one: Memory, length: int, train: TrainConfig, world: World, try_out: Callable[[int], None]
+) -> int:
+    """The largest micro-batch that all ranks have the memory for; `one` is of one sequence."""
     found = find_micro_tokens(
         None if train.sharding == "full" else try_out,
-        free_bytes=max(0, find_free_bytes(world.device) - fixed),
-        bytes_per_token=bytes_per_token,
+        free_bytes=max(0, find_free_bytes(world.device) - one.gradients - one.optimizer),
+        bytes_per_token=one.activations / length,
         least=2 * length,
         device=world.device,
     )
     return world.least(found)
+
+
+def try_step(
+    model: Bert,
+    objective: Objective,
+    train: TrainConfig,
+    world: World,
+    num_tokens: int,
+    *,
+    length: int,
+    predicted_share: float,
+) -> None:
+    """Forward and backward on a batch of so many tokens."""
+    vocab_size, dtype = model.config.vocab_size, DTYPES.get(train.precision)
+    batch = make_full_batch(num_tokens, length, vocab_size, predicted_share).to(world.device)
+    model.train()
+    try:
+        with torch.autocast(world.device.type, dtype, enabled=dtype is not None):
+            terms = objective(model, batch)
+        torch.stack([term.total for term in terms.values()]).sum().backward()
+    finally:  # where memory ran out, too: the first step must not find gradients
+        model.zero_grad(set_to_none=True)
 
 
 def make_full_batch(num_tokens: int, length: int, vocab_size: int, predicted_share: float) -> Batch:

@@ -187,6 +187,7 @@ def pretrain(
             data_of(recipe),
             recipe.phases,
             recipe.train,
+            optim=recipe.optim,
             store=store,
             model=model,
             objective=objective_of(recipe),

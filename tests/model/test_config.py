@@ -139,6 +139,28 @@ def test_the_memory_of_a_training_step_is_what_autograd_keeps(
 ) -> None:
     config = replace(named_size("2/128/4", vocab_size=500), **switches)
     model = Bert(config, PRETRAINING)
+    estimate = train_memory(config, batch_size=batch_size, length=length)
+    within = 0.08 if "layer" in switches else 0.05
+    measured = measure_kept(model, batch_size, length)
+    assert measured == pytest.approx(estimate.activations, rel=within)
+    assert estimate.weights == 4 * sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("batch_size", "length"), [(4, 128), (1, 400)])
+def test_layers_that_are_computed_again_keep_what_goes_in(batch_size: int, length: int) -> None:
+    """And in the backward pass one of them has all of its own."""
+    config = named_size("4/128/4", vocab_size=500)
+    model = Bert(config, PRETRAINING)
+    model.recomputes = True
+    settings = {"batch_size": batch_size, "length": length}
+    more = train_memory(replace(config, num_layers=5), **settings).activations
+    one = more - train_memory(config, **settings).activations
+    estimate = train_memory(config, **settings, recompute=True).activations
+    assert measure_kept(model, batch_size, length) + one == pytest.approx(estimate, rel=0.05)
+
+
+def measure_kept(model: Bert, batch_size: int, length: int) -> int:
+    """Bytes that autograd keeps of a training step, without the weights."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}  # by address; held, so no address is used twice
 
@@ -153,11 +175,7 @@ def test_the_memory_of_a_training_step_is_what_autograd_keeps(
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         logits, _ = model(*batch, predicted=predicted)
         logits.log_softmax(-1)
-    estimate = train_memory(config, batch_size=batch_size, length=length)
-    measured = sum(storage.nbytes() for storage in kept.values())
-    within = 0.08 if "layer" in switches else 0.05
-    assert measured == pytest.approx(estimate.activations, rel=within)
-    assert estimate.weights == 4 * sum(p.numel() for p in model.parameters())
+    return sum(storage.nbytes() for storage in kept.values())
 
 
 def test_memory_sums_up() -> None:

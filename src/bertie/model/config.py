@@ -288,13 +288,19 @@ class Memory:
 
 
 def train_memory(
-    config: ModelConfig, *, batch_size: int, length: int, predicted_share: float = PREDICTED_SHARE
+    config: ModelConfig,
+    *,
+    batch_size: int,
+    length: int,
+    predicted_share: float = PREDICTED_SHARE,
+    recompute: bool = False,
 ) -> Memory:
     """To pre-train with both heads: what is held when the backward pass begins.
 
     A layer keeps, for each token, ten rows of H (inputs of the matrices and norms, dropout masks),
     two of F and three rows of attention weights for each head; the last one half of the ten and
-    those of F only where a head reads the token. Measured in the tests.
+    those of F only where a head reads the token. Where layers are computed again, each keeps the
+    rows that go in, and one at a time has the others. Measured in the tests.
     """
     weights = 4 * count_parameters(config, ("masked_lm", "next_sentence"))
     h, a, f = config.hidden_size, config.num_heads, config.ffn_size
@@ -305,7 +311,10 @@ def train_memory(
         layer, spared = 8 * h, 0
     if config.bilstm_layers:  # which reads all rows
         spared = 0
-    layers = config.num_layers * layer + config.bilstm_layers * 9 * h - spared
+    layers = config.num_layers * layer - spared
+    if recompute:
+        layers = config.num_layers * h + layer
+    layers += config.bilstm_layers * 9 * h
     e = config.input_size
     logits = predicted_share * (h + 3 * e + 2 * config.vocab_size)
     activations = round(4 * batch_size * length * (layers + 3 * e + logits))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from bertie.train.distributed import part_like, whole
@@ -35,6 +35,11 @@ def count_parts(name: str) -> int:
     if not name.startswith("layers."):
         return 0
     return next((parts for end, parts in MATRICES.items() if name.endswith("." + end)), 0)
+
+
+def count_matrices(model: nn.Module) -> int:
+    """The numbers of all parameters that Muon is for."""
+    return sum(p.numel() for name, p in model.named_parameters() if count_parts(name))
 
 
 class Muon(Optimizer):
