@@ -323,8 +323,24 @@ def test_other_data_and_another_model_are_refused_though_the_names_are_the_same(
     with pytest.raises(UserError, match="dev_sha256"):
         tune("classify", *TWO_STEPS, **finished | {"dev": other})
     grown = make_model(tmp_path / "grown", max_positions=49)
-    with pytest.raises(UserError, match=r"model_sha256.model.safetensors|task.max_length"):
+    with pytest.raises(UserError, match=r"model_sha256|task.max_length"):
         tune("classify", *TWO_STEPS, **finished | {"model": grown})
+
+
+def test_another_tokenizer_and_other_settings_of_a_model_are_refused(
+    finished: dict[str, Path], tmp_path: Path
+) -> None:
+    for name, old, new in (
+        ("tokenizer_config.json", '"do_lower_case": true', '"do_lower_case": false'),
+        ("config.json", '"gelu"', '"gelu_new"'),
+    ):
+        changed = tmp_path / name / "model"
+        shutil.copytree(finished["model"], changed)
+        text = (changed / name).read_text(encoding="utf-8")
+        assert old in text
+        (changed / name).write_text(text.replace(old, new), encoding="utf-8")
+        with pytest.raises(UserError, match=f"model_sha256.{name}"):
+            tune("classify", *TWO_STEPS, **finished | {"model": changed})
 
 
 def test_a_model_and_data_that_only_moved_are_the_same(

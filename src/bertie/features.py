@@ -11,9 +11,8 @@ from typing import Any, Literal
 import torch
 
 from bertie.checkpoint.draft import draft_of
-from bertie.checkpoint.model_dir import CONFIG, TOKENIZER_FILES, open_model, read_config
+from bertie.checkpoint.model_dir import open_model, read_config
 from bertie.checkpoint.state import hash_file
-from bertie.checkpoint.weights import SUFFIXES
 from bertie.data.chance import Ints
 from bertie.data.features import (
     FeatureIndex,
@@ -25,7 +24,7 @@ from bertie.data.features import (
     open_features,
     read_feature_manifest,
 )
-from bertie.datasets import describe_left_out, make_task
+from bertie.datasets import describe_left_out, list_files, make_task
 from bertie.errors import UserError
 from bertie.infer.features import choose_layers, flush_all, keep_all, keep_words, write_vectors
 from bertie.model.bert import Bert
@@ -142,13 +141,8 @@ def remove_drafts_of(out: Path) -> None:
 
 
 def hash_model(source: Path) -> str:
-    """The identity of a model: all that decides what it makes of a text.
-
-    Its settings count as much as its weights: they say which GELU it is, and which letters are one.
-    """
-    named = {CONFIG, *TOKENIZER_FILES}
-    files = sorted(p for p in source.iterdir() if p.suffix in SUFFIXES or p.name in named)
-    found = "".join(f"{path.name} {hash_file(path)}\n" for path in files)
+    """The identity of a model: all that decides what it makes of a text."""
+    found = "".join(f"{path.name} {hash_file(path)}\n" for path in list_files(source))
     return hashlib.sha256(found.encode()).hexdigest()
 
 

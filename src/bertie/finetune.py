@@ -17,10 +17,9 @@ import torch
 from bertie.checkpoint.json_files import read_json
 from bertie.checkpoint.model_dir import copy_model
 from bertie.checkpoint.state import hash_file
-from bertie.checkpoint.weights import SUFFIXES
 from bertie.data.features import is_features
 from bertie.data.store import MANIFEST
-from bertie.datasets import Sets, read_sets
+from bertie.datasets import Sets, list_files, read_sets
 from bertie.embedded import find_model
 from bertie.errors import UserError
 from bertie.evaluate import open_task, predict_all, write_predictions
@@ -202,8 +201,7 @@ def settings_of(recipe: FinetuneRecipe, source: Path, sets: Sets) -> dict[str, A
         "dev_sha256": hash_data(sets.dev.path),
     }
     if recipe.head is None:
-        weights = sorted(path for path in source.iterdir() if path.suffix in SUFFIXES)
-        values["model_sha256"] = {path.name: hash_file(path) for path in weights}
+        values["model_sha256"] = {path.name: hash_file(path) for path in list_files(source)}
     found: dict[str, Any] = json.loads(json.dumps(values))
     return found
 
