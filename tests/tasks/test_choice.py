@@ -135,11 +135,31 @@ def test_columns_can_be_named_and_labels_be_letters(tmp_path: Path) -> None:
     ],
 )
 def test_bad_rows_are_named_or_skipped(tmp_path: Path, row: str, what: str) -> None:
-    path = write(tmp_path / "a.csv", f"context,option1,option2,label\na,b,c,1\n{row}\n")
+    path = write(tmp_path / "a.csv", f"context,option1,option2,label\na,b,c,0\n{row}\n")
     with pytest.raises(UserError, match=rf"a\.csv, line 3: {what}"):
         Choice().read(path)
     data = Choice().read(path, skip_bad=True)
     assert len(data.examples) == 1 and data.problems.num_skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "numbers"),
+    [
+        ("1 2 2", [0, 1, 1]),
+        ("2 1 B", [1, 0, 1]),
+        ("0 1 1", [0, 1, 1]),
+        ("1 1 1", [1, 1, 1]),
+        ("A B A", [0, 1, 0]),
+    ],
+)
+def test_labels_may_count_from_one(tmp_path: Path, labels: str, numbers: list[int]) -> None:
+    """As in WinoGrande; and it is said. With a 0 they count from 0."""
+    rows = [f"a{n},b,c,{label}" for n, label in enumerate(labels.split())]
+    path = write(tmp_path / "a.csv", "\n".join(["context,option1,option2,answer", *rows, ""]))
+    for skip_bad in (False, True):
+        data = Choice().read(path, skip_bad=skip_bad, needs_labels=True)
+        assert [example.label for example in data.examples] == numbers
+        assert ("labels from 1" in data.format) == ("2" in labels)
 
 
 @pytest.mark.parametrize(

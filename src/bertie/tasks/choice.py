@@ -1,7 +1,8 @@
 """Choose one of several options: how a text goes on, which answer to a question is right.
 
 - read: SWAG's CSV (sent1, sent2, ending0 ..), HellaSwag's JSON Lines (query, choices, gold), or any
-  table with a context, options in a list or in columns of their own, and a label.
+  table with a context, options in a list or in columns of their own, and a label: A, B, ..., or
+  a number from 0; or from 1, in a file that has no 0 but the number of options.
 - encode: each option is an input [CLS] context [SEP] option [SEP]; what the option continues
   (`sent2`, a question) stands before it. The options of an example are one instance, of any number.
   Longer ones become windows, as pairs of texts do: each window is an instance with all options, and
@@ -20,6 +21,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -105,10 +107,12 @@ class Choice:
         known = {*CONTEXTS, *QUESTIONS, *OPTIONS, *map(str.casefold, self.columns.values())}
         table = read_table(path, rejects, known=known)
         columns = choose_columns(table, self.columns)
-        examples = read_examples(table, columns, read_row, rejects, needs_labels=needs_labels)
+        base = find_base(table, columns)
+        read = partial(read_row, base=base)
+        examples = read_examples(table, columns, read, rejects, needs_labels=needs_labels)
         return Dataset(
             path=path,
-            format=table.format,
+            format=f"{table.format}, labels from {base}" if base else table.format,
             examples=examples,
             columns=columns,
             is_labelled="label" in columns,
@@ -228,13 +232,27 @@ def choose_columns(table: Table, given: dict[str, str]) -> dict[str, str]:
     return {r: n for r, n in columns.items() if r == "options" or n in names}
 
 
-def read_row(
-    row: Row, columns: dict[str, str], number: str, rejects: Rejects
-) -> ChoiceExample | None:
-    """The example of a row; none if it cannot be used."""
+def options_of(row: Row, columns: dict[str, str]) -> list[str]:
     names = columns["options"].split(",")
     value = row.values.get(names[0])
-    options = [*map(as_text, value)] if isinstance(value, list) else [*map(row.text, names)]
+    return [*map(as_text, value)] if isinstance(value, list) else [*map(row.text, names)]
+
+
+def find_base(table: Table, columns: dict[str, str]) -> int:
+    """1 if the labels of a file count from 1: none is 0, and one is the number of its options."""
+    if "label" not in columns:
+        return 0
+    labels = [row.text(columns["label"]).strip() for row in table.rows]
+    numbers = [(int(x), row) for x, row in zip(labels, table.rows, strict=True) if x.isdecimal()]
+    has_zero = any(number == 0 for number, _ in numbers)
+    return int(not has_zero and any(n == len(options_of(row, columns)) for n, row in numbers))
+
+
+def read_row(
+    row: Row, columns: dict[str, str], number: str, rejects: Rejects, *, base: int = 0
+) -> ChoiceExample | None:
+    """The example of a row; none if it cannot be used. Labels count from `base`."""
+    options = options_of(row, columns)
     context = row.text(columns["context"])
     if len(options) < 2 or not all(option.strip() for option in options):
         rejects.add(row.place, "an empty option, or less than two", f"found {len(options)}")
@@ -244,10 +262,11 @@ def read_row(
         return None
     label = None
     if "label" in columns:
-        label = find_label(row.text(columns["label"]).strip(), len(options))
+        label = find_label(row.text(columns["label"]).strip(), len(options), base)
         if label is None:
             text = row.text(columns["label"])
-            advice = f"found {text!r}; there must be 0 to {len(options) - 1}, or A, B, ..."
+            last = len(options) - 1 + base
+            advice = f"found {text!r}; there must be {base} to {last}, or A, B, ..."
             rejects.add(row.place, "a label that is no option", advice)
             return None
     before = row.text(columns["question"]).strip() if "question" in columns else ""
@@ -260,12 +279,12 @@ def read_row(
     )
 
 
-def find_label(text: str, num_options: int) -> int | None:
-    """The number of an option: 0, 1, ... or A, B, ..."""
+def find_label(text: str, num_options: int, base: int) -> int | None:
+    """The number of an option, counted from 0: that of the file, or A, B, ..."""
     if text.isdecimal():
-        label = int(text)
+        label = int(text) - base
     elif len(text) == 1 and text.isascii() and text.isalpha():
         label = ord(text.upper()) - ord("A")
     else:
         return None
-    return label if label < num_options else None
+    return label if 0 <= label < num_options else None
