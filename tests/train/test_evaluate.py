@@ -14,6 +14,7 @@ from bertie.data.steps import DataConfig, LoaderConfig
 from bertie.data.store import Store
 from bertie.model.bert import Bert
 from bertie.model.config import ModelConfig
+from bertie.train import evaluate as evaluating
 from bertie.train.distributed import CPU, World
 from bertie.train.evaluate import evaluate_pretraining
 from tests.data.stores import PIECES, TOKENIZER, awkward, write_store
@@ -93,6 +94,28 @@ def test_masked_random_and_kept_apart_equal_the_slow_way(
     kinds = ("mask", "random", "kept", "mlm", "nsp")
     assert set(expected) == {f"{k}_{f}" for k in kinds for f in ("loss", "accuracy")}
     assert evaluate(model, batches) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("heads", [("masked_lm", "next_sentence"), ("next_token",)], ids=str)
+def test_logits_are_made_a_few_rows_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch, heads: tuple[str, ...]
+) -> None:
+    """Of a language model, which predicts all tokens, they would take more than its training."""
+    config = ModelConfig(
+        vocab_size=len(PIECES), hidden_size=12, num_layers=1, num_heads=3, attention="left"
+    )
+    model, batches = Bert(config, heads), batches_of(store)
+    expected = evaluate(model, batches)
+    seen, losses_of = [], evaluating.token_losses
+
+    def note(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        seen.append(len(logits) if logits.shape[1] == len(PIECES) else 0)
+        return losses_of(logits, labels)
+
+    monkeypatch.setattr(evaluating, "token_losses", note)
+    monkeypatch.setattr(evaluating, "BLOCK_BYTES", 5 * 4 * len(PIECES))
+    assert evaluate(model, batches) == pytest.approx(expected, rel=1e-6)
+    assert max(seen) == 5
 
 
 @dataclass
