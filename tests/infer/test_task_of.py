@@ -1,15 +1,23 @@
 """A settled task comes back as it was; that of a model from elsewhere is guessed."""
 
+import json
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+import bertie
 from bertie.checkpoint.card import TaskCard
 from bertie.errors import UserError
+from bertie.infer.answers import to_json
+from bertie.infer.examples import make_text
 from bertie.infer.task_of import change, find_task, reads_pairs
 from bertie.tasks import KnownTask, describe
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
 from bertie.tasks.span import Span
 from bertie.tasks.tag import Tag
+from tests.infer.models import make_directory, make_tuned
 
 TASKS = [
     Classify(kind="multi-label", labels=("x", "y"), thresholds={"x": 0.3}, max_length=99),
@@ -57,3 +65,49 @@ def test_whether_pairs_are_read() -> None:
     assert reads_pairs(Classify(benchmark="CoLA")) is False
     assert reads_pairs(Classify(columns={"first": "a", "second": "b"})) is True
     assert reads_pairs(Classify(columns={"first": "a"})) is False
+
+
+CLASSES = Classify(kind="classes", labels=("a", "b", "c"), max_length=20)
+TAGS = Tag(kind="spans", labels=("O", "B-X", "I-X"), max_length=20)
+
+
+@pytest.mark.parametrize(
+    "task, changed, message",
+    [
+        (CLASSES, {"settings": {"labels": ["a", "b"]}}, "a, b, c, those of its settings a, b;"),
+        (CLASSES, {"settings": {"labels": ["a", "c", "b"]}}, "labels are a, b, c, those of its"),
+        (CLASSES, {"labels": []}, "its labels are none, those of its settings a, b, c"),
+        (CLASSES, {"task": "tag"}, "reads a head token, which .* has not .heads: sequence"),
+        (CLASSES, {"settings": {"max_length": 41}}, "41, more than the 40 positions of"),
+        (TAGS, {"settings": {"labels": ["O"]}}, "labels are O, B-X, I-X, those of its settings O"),
+        (CLASSES, {"settings": {"kind": "regression"}}, "has 1 labels .*sequence .* has 3; name"),
+        (CLASSES, {"settings": {}, "task": "", "labels": []}, "has 0 labels .* has 3; name"),
+    ],
+)
+def test_a_card_that_does_not_fit_its_model_is_refused(
+    task: KnownTask, changed: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    path = make_tuned(tmp_path, task) / "task.json"
+    card = json.loads(path.read_text("utf-8"))
+    settings = {**card["settings"], **changed.get("settings", {})} if card["task"] else {}
+    if changed.get("task") in ("tag", ""):
+        settings = {"labels": ["a", "b", "c"], "max_length": 20} if changed["task"] else {}
+    path.write_text(json.dumps({**card, **changed, "settings": settings}), "utf-8")
+    with pytest.raises(UserError, match=message):
+        bertie.load(path.parent)
+
+
+@pytest.mark.parametrize("labels", ["[]", '["a", "b"]', '["a", "b", "c", "d"]'])
+def test_labels_that_are_set_are_as_many_as_the_models(labels: str, tmp_path: Path) -> None:
+    engine = bertie.load(make_tuned(tmp_path, CLASSES))
+    assert isinstance(engine.task, Classify)
+    with pytest.raises(UserError, match=r"the head sequence of .* has 3; name them all"):
+        engine.for_task(change(engine.task, [f"task.labels={labels}"]))
+    named = engine.for_task(change(engine.task, ['task.labels=["x", "y", "z"]']))
+    assert set(to_json(named.one(make_text("Paris")))["scores"]) == {"x", "y", "z"}
+
+
+def test_a_card_about_a_head_of_pre_training_is_no_task(tmp_path: Path) -> None:
+    made = make_directory(tmp_path)
+    (made / "task.json").write_text('{"head": "masked_lm"}')
+    assert bertie.load(made).task is None

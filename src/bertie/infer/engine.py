@@ -49,7 +49,7 @@ from bertie.infer.examples import Example
 from bertie.infer.fill import Filled, Masked, fill_all, read_masks
 from bertie.infer.progress import watch, watch_one
 from bertie.infer.score import Scorable, Scored, read_scorable, score_all, score_size
-from bertie.infer.task_of import find_task, reads_pairs
+from bertie.infer.task_of import check_task, find_task, reads_pairs
 from bertie.infer.verb import Verb, check_pair, check_text, is_pair, pair_up, text_size
 from bertie.model.bert import Bert
 from bertie.model.cpu_layer import Precision
@@ -98,6 +98,8 @@ class Engine:
         if self.max_length < 3:
             raise UserError(f"{source} has room for {self.max_length} tokens; the frame takes 2")
         self.task = find_task(card, self.max_length)
+        if self.task is not None:
+            check_task(self.task, model, source)
         self.embedding = default_embedding(source, card)
 
     @classmethod
@@ -404,6 +406,7 @@ class Engine:
 
     def for_task(self, task: KnownTask) -> Verb[Example, Answer]:
         """How examples of the task are answered, which is the model's own or one much like it."""
+        check_task(task, self.model, self.source)
         answer = partial(ANSWERS[type(task)], task, self.model, self.tokenizer)
         return Verb(
             read=lambda example: cast(Example, example),

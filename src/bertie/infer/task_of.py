@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Literal, cast
 
-from bertie.checkpoint.card import TaskCard
+from bertie.checkpoint.card import TaskCard, list_labels
 from bertie.config import assign, build
 from bertie.errors import UserError
 from bertie.metrics.spans import guess_scheme
+from bertie.model.bert import Bert
+from bertie.model.heads import get_head
 from bertie.tasks import KnownTask, get_task, name_of
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
@@ -26,11 +28,43 @@ Scheme = Literal["IOB2", "BIOES", "BMES", "BILOU"]
 
 def find_task(card: TaskCard | None, max_length: int) -> KnownTask | None:
     """The settled task; none where the model has no head for one."""
-    if card is None:
+    if card is None or card.head not in GUESSES:
         return None
     if card.task:
-        return build(get_task(card.task), card.settings, "task.")
+        return read_task(card)
     return GUESSES[card.head](card, max_length)
+
+
+def read_task(card: TaskCard) -> KnownTask:
+    task: KnownTask = build(get_task(card.task), card.settings, "task.")
+    labels = task.labels if isinstance(task, Classify | Tag) else ()
+    if labels != card.labels:
+        raise UserError(
+            f"task.json contradicts itself: its labels are {list_labels(card.labels) or 'none'}, "
+            f"those of its settings {list_labels(labels) or 'none'}; mend one"
+        )
+    return task
+
+
+def check_task(task: KnownTask, model: Bert, source: object) -> None:
+    """That a model computes what the task reads; else answers would be wrong, and look right."""
+    if task.head not in model.heads:
+        raise UserError(
+            f"the task {name_of(task)} reads a head {task.head}, which {source} has not (heads: "
+            f"{', '.join(model.heads)}); mend its task.json"
+        )
+    has_labels = get_head(task.head).num_outputs == "labels"
+    if has_labels and task.num_labels != model.num_labels:
+        named = f" ({list_labels(task.labels)})" if isinstance(task, Classify | Tag) else ""
+        raise UserError(
+            f"the task has {task.num_labels} labels{named}, the head {task.head} of {source} has "
+            f"{model.num_labels}; name them all, in their order"
+        )
+    if task.max_length > model.config.max_positions:
+        raise UserError(
+            f"task.max_length is {task.max_length}, more than the {model.config.max_positions} "
+            f"positions of {source}; lower it"
+        )
 
 
 def guess_classify(card: TaskCard, max_length: int) -> Classify:
