@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from bertie.config import read_recipe
+from bertie.data.blocks import OWN_FOLDER
 from bertie.data.store import Store, open_store
 from bertie.errors import UserError
 from bertie.info import describe
@@ -313,6 +315,19 @@ def test_a_file_may_have_any_name(vocab: Path, tmp_path: Path) -> None:
     made = prepare([path], vocab, tmp_path / "s", settings, workers=1)
     assert open_store(tmp_path / "s").manifest == made.train
     assert list(made.train.sources) == [f"{tmp_path}/caf\\xe9.jsonl"]
+
+
+def test_a_store_may_lie_among_the_text(corpus: Path, vocab: Path, tmp_path: Path) -> None:
+    """What an earlier run left is no text: a run goes on, and another one makes the same store."""
+    text = tmp_path / "text"
+    shutil.copytree(corpus, text)
+    shutil.copytree(vocab, text / "vocab")
+    summaries = stop_before_joining(text, vocab, text / "a")
+    made = prepare([text], vocab, text / "a", recipe(), workers=1)
+    assert len(summaries) > 4
+    again = prepare([text], vocab, text / "b", recipe(), workers=1)
+    assert contents(text / "a") == contents(text / "b")
+    assert made.problems.counts[OWN_FOLDER] == 2 and again.problems.counts[OWN_FOLDER] == 2
 
 
 def test_a_place_that_no_store_can_take_is_refused_at_once(

@@ -8,7 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -94,7 +94,8 @@ def make_store(
     check_writable(draft)
     check_ours(draft)
     tokenizer = Tokenizer.load(vocab)
-    files = find_files(paths)
+    problems = Problems()
+    files = find_files(paths, problems)
     units = plan_units(files, recipe.corpus)
     sources = {name_of(path): source_hash(path) for path in files}
     with held(draft):
@@ -106,7 +107,8 @@ def make_store(
         prepared = join_all(draft, stems, tokenizer, recipe, sources, on_progress)
         (draft / STORE).replace(out)
         clear(draft)
-    return prepared
+    problems.merge(prepared.problems)
+    return replace(prepared, problems=problems)
 
 
 def name_of(path: Path) -> str:

@@ -70,9 +70,9 @@ def make_vocab(
         if (out / name).exists():
             raise UserError(f"{out / name} exists; a model may need it. Choose another --out")
     check_writable(out)
-    files = find_files(paths)
-    held_out: list[str] = []
     problems = Problems()
+    files = find_files(paths, problems)
+    held_out: list[str] = []
     batches = _training_batches(files, recipe.corpus, held_out, problems, on_progress)
     counts = count_words(batches, tokenizer, workers=workers)
     if not counts:  # so small a text may have been held out whole
@@ -177,5 +177,6 @@ def cover_each(
 ) -> list[Coverage]:
     """The same for the tokenizers of several directories; the text is read once."""
     vocabularies = [read_tokenizer(folder) for folder in folders]
-    batches = (batch.documents for batch in read_batches(find_files(paths), config, problems))
+    files = find_files(paths, problems)
+    batches = (batch.documents for batch in read_batches(files, config, problems))
     return cover_batches(batches, vocabularies)

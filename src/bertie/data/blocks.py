@@ -3,6 +3,7 @@
 A line is decoded alike wherever the blocks are cut, so a file may be read from any of its lines on.
 """
 
+import bz2
 import codecs
 import gzip
 import lzma
@@ -22,6 +23,7 @@ MAX_PLACES = 3  # remembered of each kind of problem
 
 NOT_UTF8 = "not UTF-8, U+FFFD instead"
 LEFT_OUT = "left out as wished"  # and then why
+OWN_FOLDER = "folder that bertie made, left out; name it to read it"
 
 
 class Source(NamedTuple):
@@ -45,7 +47,8 @@ class Problems:
     @property
     def num_skipped(self) -> int:
         """Lines and rows that gave no document, though one was wanted."""
-        wanted = (what for what in self.counts if not what.startswith((NOT_UTF8, LEFT_OUT)))
+        told = (NOT_UTF8, LEFT_OUT, OWN_FOLDER)
+        wanted = (what for what in self.counts if not what.startswith(told))
         return sum(self.counts[what] for what in wanted)
 
     def add(self, what: str, place: Callable[[int], str], number: int, *, count: int = 1) -> None:
@@ -67,6 +70,12 @@ class Problems:
 
 def unpack_gzip(raw: BinaryIO) -> Iterator[bytes]:
     with gzip.GzipFile(fileobj=raw) as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
+
+
+def unpack_bz2(raw: BinaryIO) -> Iterator[bytes]:
+    with bz2.BZ2File(raw) as file:
         while chunk := file.read(CHUNK):
             yield chunk
 
@@ -102,6 +111,7 @@ def unpack_zstd(raw: BinaryIO) -> Iterator[bytes]:
 
 PACKED: dict[str, Callable[[BinaryIO], Iterator[bytes]]] = {
     ".gz": unpack_gzip,
+    ".bz2": unpack_bz2,
     ".xz": unpack_xz,
     ".zst": unpack_zstd,
 }

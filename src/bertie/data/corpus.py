@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
 from bertie.data.blocks import PACKED, UTF16, Problems, Source, read_blocks, read_chunks
+from bertie.data.files import find_files as find_files  # where one looks for it
 from bertie.data.formats import (
     MAX_CHARS,
     Wanted,
@@ -25,6 +26,7 @@ from bertie.data.formats import (
     read_table,
     read_whole,
 )
+from bertie.data.signs import check_is_text
 from bertie.errors import UserError
 
 JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -72,47 +74,6 @@ class Batch(NamedTuple):
     num_bytes: int
 
 
-def find_files(paths: Sequence[Path]) -> list[Path]:
-    """The files named, those below the folders named, those that patterns like *.gz fit.
-
-    Each once, in the order of `paths` and below one by name; no hidden ones.
-    """
-    found: list[Path] = []
-    for path in paths:
-        if path.is_dir():
-            inside = [p for p in path.rglob("*") if not is_hidden(p.relative_to(path))]
-            found += sorted(p for p in inside if p.is_file())
-        elif path.is_file():
-            found.append(path)
-        elif matches := expand(path):
-            found += find_files(matches)
-        else:
-            raise UserError(f"no file or folder {path}")
-    if not found:
-        raise UserError(f"no files in {', '.join(map(str, paths))}")
-    return list(dict.fromkeys(found))
-
-
-def expand(pattern: Path) -> list[Path]:
-    """What a pattern fits; ** is any number of folders."""
-    if not set("*?[") & set(str(pattern)):
-        return []
-    top = Path(pattern.anchor)
-    try:
-        matches = list(top.glob(str(pattern.relative_to(pattern.anchor))))
-    except ValueError:
-        raise UserError(
-            f"{pattern} is no pattern: * is any part of a name, and ** stands alone between "
-            "slashes, for any number of folders"
-        ) from None
-    named = set(pattern.parts)  # what is named is not hidden
-    return sorted(path for path in matches if not is_hidden(Path(*(set(path.parts) - named))))
-
-
-def is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
-
-
 def kind_of(path: Path) -> str:
     """The suffix that says what a file holds, in small letters and without that of its packing."""
     suffix = path.suffix.lower()
@@ -120,13 +81,19 @@ def kind_of(path: Path) -> str:
 
 
 def plan_units(files: Iterable[Path], config: CorpusConfig) -> list[Unit]:
-    """The units of all files in order; they touch and cover each file that is not empty."""
+    """The units of all files in order; they touch and cover each file that is not empty.
+
+    A file that holds no text is refused.
+    """
     return [unit for path in files for unit in plan_file(path, config)]
 
 
 def plan_file(path: Path, config: CorpusConfig) -> list[Unit]:
     units: list[Unit] = []
     try:
+        if kind_of(path) not in PARQUET:
+            chunks = read_chunks(path, 0, path.stat().st_size, ignore)
+            check_is_text(path, next(chunks, b""))
         with path.open("rb") as file:
             start, size = 0, end_of_file(file)
             find_cut = choose_cut(file, path, config)
