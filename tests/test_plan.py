@@ -64,30 +64,28 @@ def test_a_phase_has_its_length_and_its_batches(store: Store) -> None:
     assert (short.num_steps, long.num_steps) == (18, 2) and (short.until, long.until) == (0.9, 1.0)
 
 
-def test_phases_of_one_length_draw_apart(store: Store) -> None:
-    lengths = (16, 64, 16, 16)
-    phases = tuple(Phase(share=0.25, max_length=length) for length in lengths)
-
-    def first_ids(*sets: str) -> list[list[int]]:
-        made = plan(store, "data.loader.fill=false", *sets, phases=phases).phases
-        return [
-            Loader(store, phase.data).step(0).micro_batches[0].ids.tolist()
-            for phase, length in zip(made, lengths, strict=True)
-            if length == 16
-        ]
-
-    first, second, third = first_ids()
-    assert first != second != third != first
-    assert [first, second, third] == first_ids()  # whoever plans it again has the same
-    assert first_ids("data.loader.seed=1")[1] not in (second, third)
-    alone = plan(store, phases=(replace(phases[0], share=1.0),)).phases[0]
-    assert Loader(store, alone.data).step(0).micro_batches[0].ids.tolist() == first
+@pytest.mark.parametrize("copies", ["none", "2"])
+def test_phases_of_one_length_go_on_with_the_instances(store: Store, copies: str) -> None:
+    phases = tuple(Phase(share=0.25, max_length=length) for length in (16, 64, 16, 16))
+    made = plan(store, f"data.masking.static_copies={copies}", phases=phases)
+    ended = [phase.num_steps or 0 for phase in made.phases]
+    firsts = [made.first_step(n, ended[:n]) for n in range(4)]
+    assert firsts == [0, 0, 5, 10]
+    assert made.phases[0].data == made.phases[2].data == made.phases[3].data
 
 
-def test_static_copies_come_again_in_every_phase(store: Store) -> None:
-    phases = (Phase(share=0.5, max_length=16), Phase(share=0.5, max_length=16))
-    first, second = plan(store, "data.masking.static_copies=2", phases=phases).phases
-    assert first.data == second.data
+def test_with_another_batch_size_a_phase_begins_at_a_step_of_its_own(store: Store) -> None:
+    phases = (Phase(share=0.5, max_length=16), Phase(share=0.5, max_length=16, batch_size=7))
+    made = plan(store, phases=phases)
+    assert made.first_step(1, [10]) == 18  # 120 instances are gone, 17 steps and one instance
+
+
+def test_where_phases_before_ended_must_be_known(store: Store) -> None:
+    """Checkpoints of earlier commits do not tell."""
+    alike = (Phase(share=0.5, max_length=16), Phase(share=0.5, max_length=16, batch_size=7))
+    with pytest.raises(UserError, match="begun by an earlier bertie"):
+        plan(store, phases=alike).first_step(1, ())
+    assert plan(store, phases=PHASES).first_step(1, ()) == 0
 
 
 def test_steps_of_phases_are_whole_and_none_is_lost(store: Store) -> None:

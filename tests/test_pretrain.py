@@ -25,7 +25,6 @@ from bertie.pretrain import (
     HARMLESS,
     PretrainRecipe,
     check_new,
-    held_out_of,
     objective_of,
     pretrain,
 )
@@ -91,14 +90,33 @@ def test_each_phase_has_its_length_and_batch(
     assert (made.counters.phase, made.counters.phase_step, made.counters.step) == (1, 8, 20)
 
 
-def test_phases_of_one_length_are_judged_by_the_same_text(store: Store, tmp_path: Path) -> None:
-    settings = recipe()
-    data = planning.draw_apart([settings.data, settings.data])
-    assert data[0].loader.seed != data[1].loader.seed
-    first, second = (held_out_of(settings, one, store, World()).batches for one in data)
-    assert len(first) == len(second) > 0
-    for one, other in zip(first, second, strict=True):
-        assert torch.equal(one.ids, other.ids) and torch.equal(one.labels, other.labels)
+@pytest.mark.parametrize(
+    "sets",
+    [
+        ("train.budget=1 epoch",),
+        ("train.budget=1 epoch", "data.masking.static_copies=1"),
+        ("train.budget=9k tokens",),
+    ],
+)
+def test_phases_of_one_length_are_one_walk(
+    store: Store, tmp_path: Path, taken: list[Any], sets: tuple[str, ...]
+) -> None:
+    """Stopped or not."""
+    split = "phases=[{share = 0.5, max_length = 32}, {share = 0.5, max_length = 32}]"
+    run(store, tmp_path / "alone", recipe(*sets))
+    alone = taken.copy()
+    taken.clear()
+    made = run(store, tmp_path / "two", recipe(*sets, split))
+    assert abs(len(taken) - len(alone)) <= 1  # each phase has whole steps
+    for one, other in zip(taken, alone, strict=False):
+        assert one.number == other.number
+        assert torch.equal(one.micro_batches[0].ids, other.micro_batches[0].ids)
+    half = made.counters.ended[0]
+    assert made.counters.phase == 1 and 0 < half < len(taken) - 3
+    for step in (half, half + 2):
+        run_until(store, tmp_path / "stopped", recipe(*sets, split, "train.save_every=1"), step)
+    run(store, tmp_path / "stopped", recipe(*sets, split))
+    check_same_run(tmp_path / "stopped", tmp_path / "two")
 
 
 @pytest.fixture(scope="module")

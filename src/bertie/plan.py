@@ -1,13 +1,13 @@
 """What a pre-training run will do, worked out before it starts: phases, steps, micro-batches."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import nn
 
-from bertie.data.chance import Ints, stream
+from bertie.data.chance import Ints
 from bertie.data.index import Header
 from bertie.data.loader import Batch, Loader
 from bertie.data.steps import DataConfig, fit_micro_tokens
@@ -26,7 +26,6 @@ from bertie.train.muon import count_matrices
 from bertie.train.optim import OptimConfig
 
 HALF = 0.6  # of the memory of activations is what half precision takes: norms stay in fp32
-PHASE = 4  # a stream of chance; 1 to 3 are an epoch's
 NUM_SAMPLES = 16  # steps whose lengths are looked at to choose a fixed shape
 
 Objective = Callable[[nn.Module, Batch], dict[str, Term]]
@@ -51,6 +50,22 @@ class Plan:
     micro_tokens: int  # most of a micro-batch that fit the memory
     memory: Memory  # estimated
 
+    def first_step(self, number: int, ended: Sequence[int]) -> int:
+        """The step at which a phase begins: behind the instances that phases of the same ones took.
+
+        `ended` are the steps of the phases before it. One of another batch size begins at the next
+        whole step of its own.
+        """
+        data = self.phases[number].data
+        alike = [n for n in range(number) if self.phases[n].data.instances == data.instances]
+        if alike and len(ended) < number:
+            raise UserError(
+                "the run was begun by an earlier bertie, whose phases of one length drew other "
+                "instances; take another --out"
+            )
+        taken = sum(ended[n] * self.phases[n].data.loader.batch_size for n in alike)
+        return -(-taken // data.loader.batch_size)
+
 
 def make_plan(
     data: DataConfig,
@@ -66,7 +81,7 @@ def make_plan(
 ) -> Plan:
     """`micro_tokens` is what an earlier run has found to fit, or 0."""
     phases = phases or (Phase(share=1.0, max_length=data.instances.max_length),)
-    settings = draw_apart([settings_of(data, phase, train) for phase in phases])
+    settings = [settings_of(data, phase, train) for phase in phases]
     longest = max(phase.max_length for phase in phases)
     if longest > model.config.max_positions:
         raise UserError(
@@ -143,22 +158,6 @@ def settings_of(data: DataConfig, phase: Phase, train: TrainConfig) -> DataConfi
     )
     instances = replace(data.instances, max_length=phase.max_length)
     return replace(data, instances=instances, loader=loader)
-
-
-def draw_apart(settings: list[DataConfig]) -> list[DataConfig]:
-    """Phases of the same instances, each drawn by a seed of its own.
-
-    A phase counts its steps from 0, so with one seed the second of a length would begin with the
-    pairs and masks that the first began with. Static copies are meant to come again, and do.
-    """
-    drawn: list[DataConfig] = []
-    for number, one in enumerate(settings):
-        before = sum(one.instances == other.instances for other in settings[:number])
-        if before and one.masking.static_copies is None:
-            seed = int(stream(one.loader.seed, PHASE, before)[0]) >> 1  # as a signed number
-            one = replace(one, loader=replace(one.loader, seed=seed))
-        drawn.append(one)
-    return drawn
 
 
 def read_header(store: Store, data: DataConfig) -> Header:

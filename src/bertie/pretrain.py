@@ -259,13 +259,14 @@ def run_phases(
     for number in range(trainer.counters.phase, len(plan.phases)):
         phase, trainer.evaluate = plan.phases[number], held_out[number]
         if trainer.progress < phase.until:
+            first = plan.first_step(number, trainer.counters.ended)
             with Loader(
                 store,
                 phase.data,
                 rank=world.rank,
                 world_size=world.size,
-                start_step=trainer.counters.phase_step,
-                end_step=phase.num_steps,
+                start_step=first + trainer.counters.phase_step,
+                end_step=None if phase.num_steps is None else first + phase.num_steps,
             ) as steps:
                 trainer.run(steps, until=phase.until)
         if phase.until < 1:
@@ -468,10 +469,9 @@ def labels_of(batch: Batch, term: str) -> Tensor:  # (M,) or (N,)
 
 
 def held_out_of(recipe: PretrainRecipe, data: DataConfig, store: Store, world: World) -> HeldOut:
-    seed = recipe.data.loader.seed  # not the phase's: a length has the same instances in all
     return HeldOut(
         store,
-        replace(data, loader=replace(data.loader, seed=seed)),
+        data,
         pair=recipe.pair,
         precision=recipe.train.precision,
         world=world,

@@ -70,7 +70,14 @@ def steps_of(saving: Saving) -> list[int]:
 def test_what_was_saved_is_found(saving: Saving, model: Bert) -> None:
     assert find_checkpoint(saving.folder) is None
     counters = Counters(
-        step=7, tokens=99, seconds=1.25, phase=1, phase_step=3, skipped=2, loss_scale=512.0
+        step=7,
+        tokens=99,
+        seconds=1.25,
+        phase=1,
+        phase_step=3,
+        ended=(4,),
+        skipped=2,
+        loss_scale=512.0,
     )
     save_checkpoint(
         saving, weights_of(model), {"m": torch.ones(3)}, counters, score=-2.5, log={"x": 1}

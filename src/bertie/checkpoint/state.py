@@ -32,11 +32,15 @@ class Counters:
     seconds: float = 0.0  # by the first rank's clock
     phase: int = 0
     phase_step: int = 0  # steps of this phase that are done
+    ended: tuple[int, ...] = ()  # steps of the phases before it
     skipped: int = 0  # steps whose gradient was not finite
     loss_scale: float = 1.0  # what losses are multiplied by, in fp16
     scaled_steps: int = 0  # since the scale was last changed
     best_score: float | None = None  # of all evaluations so far
     num_worse: int = 0  # evaluations since then
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ended", tuple(self.ended))  # JSON knows lists alone
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -484,4 +484,6 @@ class Trainer(Generic[M]):
         return self.saving.folder
 
     def next_phase(self) -> None:
-        self.counters = replace(self.counters, phase=self.counters.phase + 1, phase_step=0)
+        before = self.counters
+        ended = (*before.ended, before.phase_step)
+        self.counters = replace(before, phase=before.phase + 1, phase_step=0, ended=ended)
