@@ -186,4 +186,6 @@ def describe_left_out(name: str, data: Dataset[Any]) -> Iterator[str]:
 def describe_task(task: AnyTask) -> Iterator[str]:
     if labels := getattr(task, "labels", ()):
         yield f"{len(labels)} labels: {list_labels(labels)}"
+    if positive := getattr(task, "positive", ""):
+        yield f"f1 is of the label {positive} (task.positive)"
     yield f"chosen by {task.metric} on dev"

@@ -1,6 +1,7 @@
 """Classification: whatever the text and the kind of label, what goes in as gold comes out."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bertie.errors import UserError
-from bertie.tasks.classify import Classify, TextExample
+from bertie.tasks.classify import Classify, TextExample, TextPrediction
 from bertie.tasks.instances import Instances
 from bertie.tasks.steps import TaskLoader, predict
 from bertie.tasks.task import Dataset
@@ -322,6 +323,36 @@ def test_thresholds_are_fitted_for_several_labels() -> None:
     tuned = task.tune(examples, instances, outputs)
     assert task.score(examples, task.decode(examples, instances, outputs))["micro_f1"] == 0
     assert tuned.score(examples, tuned.decode(examples, instances, outputs))["micro_f1"] == 1
+
+
+def test_f1_is_that_of_the_positive_label() -> None:
+    gold = ["fraud", "normal", "normal", "normal"]
+    examples = [example("a", None, label) for label in gold]
+    task = Classify().settle(Dataset(path=Path("x"), format="", examples=examples))
+    assert task.positive == "fraud"
+    predictions = [
+        TextPrediction(label=label, scores=np.zeros(2))
+        for label in ("fraud", "fraud", "normal", "normal")
+    ]
+    assert task.score(examples, predictions)["f1"] == pytest.approx(2 / 3)
+    other = replace(task, positive="normal")
+    assert other.score(examples, predictions)["f1"] == pytest.approx(0.8)
+    old = replace(task, positive="")  # a model of before there was the setting
+    assert old.score(examples, predictions) == other.score(examples, predictions)
+
+
+def test_a_few_labels_that_are_no_numbers_among_numbers_are_told(tmp_path: Path) -> None:
+    rows = [f"text {n},{n}.5" for n in range(20)]
+    path = write(tmp_path / "a.csv", "\n".join(["text,score", *rows, "one more,n/a", ""]))
+    with pytest.raises(UserError, match=r"nearly all labels are numbers, but not 'n/a'.*--set"):
+        Classify().settle(Classify().read(path))
+    as_names = Classify(kind="classes")
+    assert len(as_names.settle(as_names.read(path)).labels) == 21
+    as_values = Classify(kind="regression")
+    data = as_values.read(path, skip_bad=True)
+    assert as_values.settle(data).kind == "regression" and data.problems.num_skipped == 1
+    whole = write(tmp_path / "b.csv", "text,label\n" + "a,1\nb,2\n" * 10 + "c,x\n")
+    assert Classify().settle(Classify().read(whole)).labels == ("1", "2", "x")
 
 
 @pytest.mark.parametrize("kind", ["classes", "multi-label", "regression"])

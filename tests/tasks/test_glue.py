@@ -74,6 +74,7 @@ def test_each_set_is_known_by_its_folder(tmp_path: Path, name: str) -> None:
     task = Classify().settle(train)
     assert (task.metric, task.labels) == (metric, GLUE[name].labels)
     assert task.kind == GLUE[name].kind
+    assert task.positive == (GLUE[name].labels[-1] if len(GLUE[name].labels) == 2 else "")
     unlabelled = task.read(write(tmp_path / name / "test.tsv", lines(test)))
     assert not unlabelled.is_labelled and [e.id for e in unlabelled.examples] == ["0"]
 

@@ -13,7 +13,6 @@
 
 # G windows   E examples   C labels
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -36,6 +35,7 @@ from bertie.metrics.regression import pearson, spearman
 from bertie.objectives import Term, binary_cross_entropy, squared_error, weighted_cross_entropy
 from bertie.tasks.glue import GLUE, find_columns, find_folder, find_set
 from bertie.tasks.instances import Framer, Input, Instance, Instances, TaskBatch, gather
+from bertie.tasks.labels import Weights, choose_positive, parse_number, sort_labels, weigh
 from bertie.tasks.tables import (
     Row,
     Table,
@@ -72,6 +72,7 @@ LABELS = (
 IDS = ("id", "idx", "index", "guid", "uid", "pairid")
 KNOWN = frozenset((*TEXTS, *LABELS, *IDS, *(name for pair in PAIRS for name in pair)))
 MAIN = {"classes": "accuracy", "multi-label": "micro_f1", "regression": "pearson"}
+FEW = 0.1  # so many labels that are no numbers, among numbers, are a mistake
 NO_GOLD = "-"  # what SNLI and MNLI write where the annotators did not agree
 
 
@@ -106,10 +107,11 @@ class Classify:
     label_separator: str = ","  # between several labels in a cell
     benchmark: str = ""  # a set of GLUE
     metric: str = ""
+    positive: str = ""  # of two labels the one that F1 is of; none: the rarer one, as in GLUE "1"
     max_length: int = 128  # pieces of an input
     stride: int | None = None  # pieces from window to window; none: half a window
     truncate: bool = False  # cut long texts off instead of windows
-    class_weights: Literal["none", "balanced"] | dict[str, float] = "none"
+    class_weights: Weights = "none"
     thresholds: dict[str, float] = field(default_factory=dict)  # of several labels; else 0.5
     center: float = 0.0  # of a regression: mean and spread of the training data
     spread: float = 1.0
@@ -225,7 +227,7 @@ class Classify:
         if not found:
             raise UserError(f"{train.path} has no labels to learn")
         known = GLUE.get(train.benchmark)
-        kind = self.kind or (known.kind if known else guess_kind(found))
+        kind = self.kind or (known.kind if known else guess_kind(found, train.path))
         settled = replace(
             self,
             kind=kind,
@@ -237,6 +239,7 @@ class Classify:
             values = np.array([settled.number_of(example) for example in train.examples])
             return replace(
                 settled,
+                positive=choose_positive(self.positive, (), Counter()),
                 center=float(values.mean()),
                 spread=float(values.std()) or 1.0,
                 limits=self.limits or (known.limits if known else ()),
@@ -248,28 +251,20 @@ class Classify:
             raise UserError(f"{train.path} has the label {strange[0]!r}; the task's are: {shown}")
         if len(labels) < 2 and kind == "classes":
             raise UserError(f"{train.path} has one label only, {labels[0]!r}; there must be two")
-        return replace(settled, labels=labels, class_weights=settled.find_weights(counts, labels))
+        return replace(
+            settled,
+            labels=labels,
+            positive=choose_positive(
+                self.positive, labels if kind == "classes" else (), Counter() if known else counts
+            ),
+            class_weights=weigh(self.class_weights, kind, counts, labels),
+        )
 
     def number_of(self, example: TextExample) -> float:
         number = parse_number(str(example.label))
         if number is None:
             raise UserError(f"{example.place}: a label that is no number: {example.label!r}")
         return number
-
-    def find_weights(
-        self, counts: Counter[str], labels: Sequence[str]
-    ) -> Literal["none", "balanced"] | dict[str, float]:
-        """balanced: labels weigh the same altogether, and the mean weight of an example is 1."""
-        if self.class_weights == "none":
-            return "none"
-        if self.kind not in (None, "classes"):
-            raise UserError("class_weights are for classes, not for several labels or numbers")
-        if isinstance(self.class_weights, dict):
-            if strange := sorted(self.class_weights.keys() - set(labels)):
-                raise UserError(f"class_weights has {strange[0]!r}, which is no label")
-            return self.class_weights
-        present = [label for label in labels if counts[label]]
-        return {label: counts.total() / (len(present) * counts[label]) for label in present}
 
     # Encode.
 
@@ -419,7 +414,9 @@ class Classify:
         guessed = [number[str(p)] for _, p in both]
         scores = {"accuracy": accuracy(true, guessed), "macro_f1": macro_f1(true, guessed)}
         scores["matthews"] = matthews(true, guessed)
-        return scores | ({"f1": f1(true, guessed)} if len(self.labels) == 2 else {})
+        if len(self.labels) == 2:
+            scores["f1"] = f1(true, guessed, number[self.positive or self.labels[1]])
+        return scores
 
 
 def choose_columns(table: Table, given: dict[str, str], benchmark: str) -> dict[str, str]:
@@ -461,32 +458,24 @@ def guess(table: Table) -> dict[str, str]:
     return {role: column for role, column in columns.items() if column is not None}
 
 
-def guess_kind(labels: Sequence[Label]) -> Kind:
+def guess_kind(labels: Sequence[Label], path: Path) -> Kind:
     """Lists are several labels; numbers with fractions are a regression; the rest are classes."""
     if any(isinstance(label, tuple) for label in labels):
         return "multi-label"
     numbers = [parse_number(str(label)) for label in labels]
-    if all(n is not None for n in numbers) and any(n and not n.is_integer() for n in numbers):
-        return "regression"
-    return "classes"
-
-
-def parse_number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
+    if not any(number and not number.is_integer() for number in numbers):
+        return "classes"
+    strange = [label for label, number in zip(labels, numbers, strict=True) if number is None]
+    if 0 < len(strange) < FEW * len(labels):
+        raise UserError(
+            f"{path}: nearly all labels are numbers, but not {strange[0]!r}. If they are values: "
+            "--set task.kind=regression --skip-bad; if they are names: --set task.kind=classes"
+        )
+    return "classes" if strange else "regression"
 
 
 def as_names(label: Label) -> tuple[str, ...]:
     return label if isinstance(label, tuple) else (str(label),)
-
-
-def sort_labels(names: Counter[str]) -> tuple[str, ...]:
-    """Whole numbers by value, else by name."""
-    is_number = all(name.lstrip("-").isdecimal() for name in names)
-    return tuple(sorted(names, key=lambda name: (int(name) if is_number else 0, name)))
 
 
 def divide(ids: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
