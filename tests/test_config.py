@@ -59,8 +59,24 @@ WRONG = {
     "name.x=1": "there are|takes text|no part",
     "name": "name=value",
     "=1": "name=value",
+    "a..b=1": "name=value",
+    "é.x=1": "quotes around names",
+    "x\ny=1": "name=value",
     "out=5": "a path or none",
 }
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ('weights."meta.lang"', ["meta.lang"]),
+        ("weights.'a=b'", ["a=b"]),
+        ('weights . "é \\" x" ', ['é " x']),
+        ("weights.0-_a", ["0-_a"]),
+    ],
+)
+def test_a_key_is_one_of_toml(key: str, names: list[str]) -> None:
+    assert list(read_recipe(Run, None, [f"{key}=1"]).weights) == names
 
 
 @pytest.mark.parametrize("assignment", WRONG)

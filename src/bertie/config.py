@@ -45,10 +45,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def assign(values: dict[str, Any], assignment: str) -> None:
     """Puts one `a.b=c` into the tree; c is read as TOML, and as plain text where it is none."""
-    key, equals, text = assignment.partition("=")
-    names = key.strip().split(".")
-    if not equals or not all(names):
-        raise UserError(f"--set takes name=value, such as learn.size=8000; found {assignment!r}")
+    names, text = split_assignment(assignment)
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -58,6 +55,29 @@ def assign(values: dict[str, Any], assignment: str) -> None:
         if not isinstance(values, dict):
             raise UserError(f"{'.'.join(names[:depth])} is a value, it has no part {names[depth]}")
     values[names[-1]] = value
+
+
+def split_assignment(assignment: str) -> tuple[list[str], str]:
+    """The names of a key, which is TOML's (a dot inside quotes parts nothing), and the value.
+
+    >>> split_assignment('a."b.c"=d')
+    (['a', 'b.c'], 'd')
+    """
+    for equals in (place for place, character in enumerate(assignment) if character == "="):
+        try:
+            tree: Any = tomllib.loads(f"{assignment[:equals]} = 0")
+        except tomllib.TOMLDecodeError:
+            continue  # it stands inside quotes, or the key is none
+        names: list[str] = []
+        while isinstance(tree, dict) and len(tree) == 1:
+            names += tree
+            tree = tree[names[-1]]
+        if tree == 0:
+            return names, assignment[equals + 1 :]
+    raise UserError(
+        "--set takes name=value, such as learn.size=8000, and quotes around names with other signs "
+        f"than letters, digits, - and _; found {assignment!r}"
+    )
 
 
 def build(kind: type[T], values: Mapping[str, Any], path: str = "") -> T:
