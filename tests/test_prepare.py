@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from bertie.config import read_recipe
-from bertie.data.blocks import OWN_FOLDER
+from bertie.data.blocks import OWN_FOLDER, UNSEEN
 from bertie.data.store import Store, open_store
 from bertie.errors import UserError
 from bertie.info import describe
@@ -328,6 +328,19 @@ def test_a_store_may_lie_among_the_text(corpus: Path, vocab: Path, tmp_path: Pat
     again = prepare([text], vocab, text / "b", recipe(), workers=1)
     assert contents(text / "a") == contents(text / "b")
     assert made.problems.counts[OWN_FOLDER] == 2 and again.problems.counts[OWN_FOLDER] == 2
+
+
+def test_a_field_that_no_line_has_is_told(vocab: Path, tmp_path: Path) -> None:
+    lines = [{"text": "the word", "source": "ads"}, {"text": "the"}, {"text": "a b c"}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = recipe(
+        "corpus.held_out_percent=0",
+        'corpus.without={source = ["ads"], "meta.lang" = ["de"]}',
+        "corpus.unit_bytes=20",
+    )
+    made = prepare([tmp_path / "a.jsonl"], vocab, tmp_path / "s", settings, workers=2)
+    assert made.train.num_documents == 2
+    assert made.problems.places[UNSEEN] == ["meta.lang"] and made.problems.num_skipped == 0
 
 
 def test_a_place_that_no_store_can_take_is_refused_at_once(

@@ -20,6 +20,7 @@ from bertie.data.corpus import (
     Progress,
     Unit,
     find_files,
+    note_unseen,
     plan_units,
     read_unit_batches,
     source_hash,
@@ -108,6 +109,7 @@ def make_store(
         (draft / STORE).replace(out)
         clear(draft)
     problems.merge(prepared.problems)
+    note_unseen(recipe.corpus, problems)
     return replace(prepared, problems=problems)
 
 

@@ -11,6 +11,7 @@ from bertie.data.corpus import (
     document_hash,
     find_files,
     is_held_out,
+    note_unseen,
     read_batches,
 )
 from bertie.errors import UserError
@@ -75,6 +76,7 @@ def make_vocab(
     held_out: list[str] = []
     batches = _training_batches(files, recipe.corpus, held_out, problems, on_progress)
     counts = count_words(batches, tokenizer, workers=workers)
+    note_unseen(recipe.corpus, problems)
     if not counts:  # so small a text may have been held out whole
         counts = count_words([held_out], tokenizer)
         held_out = []
@@ -179,4 +181,6 @@ def cover_each(
     vocabularies = [read_tokenizer(folder) for folder in folders]
     files = find_files(paths, problems)
     batches = (batch.documents for batch in read_batches(files, config, problems))
-    return cover_batches(batches, vocabularies)
+    fits = cover_batches(batches, vocabularies)
+    note_unseen(config, problems)
+    return fits

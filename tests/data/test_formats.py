@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from bertie.data.blocks import Block, Problems, Source, read_blocks
 from bertie.data.formats import EMPTY, MAX_ROW_LINES, RAGGED, Wanted, read_json_lines, read_table
+from bertie.errors import UserError
 
 SOURCE = Source(Path("a.csv"))
 
@@ -157,6 +158,33 @@ def test_rows_can_be_left_out_by_other_fields() -> None:
 def test_rows_of_tables_can_be_left_out() -> None:
     problems = Problems()
     data = b"source,text\nnews,a\nads,b\n"
-    wanted = Wanted("text", {"source": {"ads"}, "nowhere": {"x"}})
+    wanted = Wanted("text", {"source": {"ads"}})
     assert list(read_table([Block(1, data)], ",", wanted, problems, SOURCE)) == ["a"]
     assert problems.counts == {"left out as wished: source is 'ads'": 1}
+    for names in ({"sourc": {"ads"}}, {"source": {"ads"}, "nowhere": {"x"}}):
+        with pytest.raises(
+            UserError, match=r"no column '(sourc|nowhere)'; there are: source, text"
+        ):
+            list(read_table([Block(1, data)], ",", Wanted("text", names), problems, SOURCE))
+
+
+def test_values_are_spelled_as_json_does_and_fields_that_came_are_noted() -> None:
+    rows = [
+        {"text": "a", "bad": True},
+        {"text": "b", "bad": False, "n": 1.5},
+        {"text": "c", "bad": None, "n": 3},
+        {"text": "d", "bad": [False, True]},
+        {"text": "e", "bad": "True"},
+    ]
+    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    for value, left in {"true": "bce", "null": "abde", "True": "abcd", "false": "ace"}.items():
+        problems = Problems()
+        wanted = Wanted("text", {"bad": {value}, "n": {"7"}, "nowhere": {"x"}})
+        found = list(read_json_lines([Block(1, data)], wanted, problems, SOURCE))
+        assert "".join(found) == left
+        assert problems.seen == {"bad": 5, "n": 2}
+
+
+def test_a_table_with_semicolons_is_told() -> None:
+    with pytest.raises(UserError, match=r"parted by semicolons: a .csv has commas"):
+        read("id;text\n1;x\n")

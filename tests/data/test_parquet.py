@@ -106,10 +106,24 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 def test_parquet_rows_can_be_left_out(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    rows = {"source": ["news", "ads", None], "meta": [{"text": t} for t in "abc"]}
+    inside = [{"text": t, "lang": "y" if t == "b" else "x", "ok": t != "c"} for t in "abcd"]
+    rows = {"source": ["news", "ads", None, "web"], "meta": inside, "deep": [{"a": {"b": 1}}] * 4}
     pq.write_table(pa.table(rows), path)
-    problems = Problems()
-    config = CorpusConfig(field="meta.text", without={"source": ("ads",), "nowhere": ("x",)})
-    assert list(read_documents(path, config, problems)) == ["a", "c"]
+
+    def read(**without: tuple[str, ...]) -> tuple[list[str], Problems]:
+        problems = Problems()
+        names = {name.replace("__", "."): values for name, values in without.items()}
+        config = CorpusConfig(field="meta.text", without=names)
+        return list(read_documents(path, config, problems)), problems
+
+    found, problems = read(source=("ads",))
+    assert found == ["a", "c", "d"]
     assert problems.counts == {"left out as wished: source is 'ads'": 1}
     assert problems.num_skipped == 0
+    assert read(meta__lang=("y",))[0] == ["a", "c", "d"]
+    assert read(meta__ok=("false",), source=("web",))[0] == ["a", "b"]
+    assert read(deep__a__b=("1",))[0] == []
+    assert read(deep__a__b=("2",))[1].seen == {"deep.a.b": 4}
+    for name in ("nowhere", "meta__x", "source__x", "deep__a__c"):
+        with pytest.raises(UserError, match=r"no column .*See corpus.without"):
+            read(**{name: ("x",)})

@@ -24,6 +24,7 @@ MAX_PLACES = 3  # remembered of each kind of problem
 NOT_UTF8 = "not UTF-8, U+FFFD instead"
 LEFT_OUT = "left out as wished"  # and then why
 OWN_FOLDER = "folder that bertie made, left out; name it to read it"
+UNSEEN = "field of corpus.without that no line or row has"
 
 
 class Source(NamedTuple):
@@ -43,11 +44,12 @@ class Problems:
 
     counts: dict[str, int] = field(default_factory=dict)
     places: dict[str, list[str]] = field(default_factory=dict)
+    seen: dict[str, int] = field(default_factory=dict)  # lines with a field of corpus.without
 
     @property
     def num_skipped(self) -> int:
         """Lines and rows that gave no document, though one was wanted."""
-        told = (NOT_UTF8, LEFT_OUT, OWN_FOLDER)
+        told = (NOT_UTF8, LEFT_OUT, OWN_FOLDER, UNSEEN)
         wanted = (what for what in self.counts if not what.startswith(told))
         return sum(self.counts[what] for what in wanted)
 
@@ -63,6 +65,8 @@ class Problems:
             self.counts[what] = self.counts.get(what, 0) + count
             places = self.places.setdefault(what, [])
             places += other.places[what][: MAX_PLACES - len(places)]
+        for name, count in other.seen.items():
+            self.seen[name] = self.seen.get(name, 0) + count
 
 
 # A file -> chunks: some bytes, at least one.

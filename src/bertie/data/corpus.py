@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
-from bertie.data.blocks import PACKED, UTF16, Problems, Source, read_blocks, read_chunks
+from bertie.data.blocks import PACKED, UNSEEN, UTF16, Problems, Source, read_blocks, read_chunks
 from bertie.data.files import find_files as find_files  # where one looks for it
 from bertie.data.formats import (
     MAX_CHARS,
@@ -42,7 +42,8 @@ class CorpusConfig:
     """How files are read."""
 
     field: str = "text"  # of a JSON line, a table, a Parquet file; a.b for one inside another
-    # Lines and rows to leave out: other fields and their values, such as {source: [forum, ads]}.
+    # Lines and rows to leave out: other fields and their values, such as {source: [forum, ads]};
+    # a.b for one inside another, true and false for those of JSON and Parquet.
     without: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     document: Literal["block", "file"] = "block"  # of plain text: between blank lines, or a file
     held_out_percent: int = 1  # documents kept back to test with, chosen by a hash of their text
@@ -267,6 +268,13 @@ def read_unit_batches(
             documents, size = [], 0
             steps.clear()
     yield Batch(documents, sum(steps))
+
+
+def note_unseen(config: CorpusConfig, problems: Problems) -> None:
+    """Says, when all was read, which fields of `without` nothing had: they may be misspelt."""
+    for name in config.without:
+        if name not in problems.seen:
+            problems.add(UNSEEN, [name].__getitem__, 0)
 
 
 def source_hash(path: Path) -> str:

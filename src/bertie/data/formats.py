@@ -30,21 +30,28 @@ class Wanted(NamedTuple):
     field: str  # that holds the text
     without: Mapping[str, Collection[str]] = {}  # other fields, and the values that are not wanted
 
-    def find_reason(self, get: Callable[[str], object]) -> str | None:
+    def find_reason(self, get: Callable[[str], object], problems: Problems) -> str | None:
         """Why a line or row is left out; `get` gives its field of a name, KeyError if it has none.
 
         Lists count by their members.
         """
+        reason = None
         for name, values in self.without.items():
             try:
                 found = get(name)
             except KeyError:
                 continue
+            problems.seen[name] = problems.seen.get(name, 0) + 1
             members = found if isinstance(found, list | tuple) else (found,)
-            for member in members:
-                if str(member) in values:
-                    return f"{LEFT_OUT}: {name} is {str(member)[:60]!r}"
-        return None
+            for member in map(spell, members):
+                if member in values and reason is None:
+                    reason = f"{LEFT_OUT}: {name} is {member[:60]!r}"
+        return reason
+
+
+def spell(value: object) -> str:
+    """As JSON spells it: true, not True."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def read_plain(blocks: Iterable[Block], problems: Problems, source: Source) -> Iterator[str]:
@@ -117,14 +124,16 @@ def read_json_lines(
                 continue
             text = decode(line, problems, source.place, number)
             try:
-                document = find_text(text, wanted, parse)
+                document = find_text(text, wanted, parse, problems)
             except Broken as broken:
                 problems.add(str(broken), source.place, number)
                 continue
             yield SURROGATE.sub("\ufffd", document) if may_have_halves else document
 
 
-def find_text(line: str, wanted: Wanted, parse: Callable[[str, int], tuple[object, int]]) -> str:
+def find_text(
+    line: str, wanted: Wanted, parse: Callable[[str, int], tuple[object, int]], problems: Problems
+) -> str:
     """The text of one line of JSON."""
     field = wanted.field
     try:
@@ -141,7 +150,7 @@ def find_text(line: str, wanted: Wanted, parse: Callable[[str, int], tuple[objec
         raise Broken(f"no text in the field {field!r}")
     if not document or document.isspace():
         raise Broken(EMPTY)
-    if wanted.without and (reason := wanted.find_reason(partial(find_field, value))):
+    if wanted.without and (reason := wanted.find_reason(partial(find_field, value), problems)):
         raise Broken(reason)
     return document
 
@@ -186,6 +195,9 @@ def read_table(
         if not header:
             return
         raise missing_field(source.path, field, names, "column")
+    for name in wanted.without:
+        if name not in names:
+            raise missing_field(source.path, name, names, "column", setting="corpus.without")
     column = names.index(field)
     for number, row in read_rows(lines, delimiter, len(names)):
         if len(row) != len(names):
@@ -193,7 +205,7 @@ def read_table(
         elif not row[column] or row[column].isspace():
             problems.add(EMPTY, source.place, number)
         elif wanted.without and (
-            reason := wanted.find_reason(dict(zip(names, row, strict=True)).__getitem__)
+            reason := wanted.find_reason(dict(zip(names, row, strict=True)).__getitem__, problems)
         ):
             problems.add(reason, source.place, number)
         else:
@@ -241,8 +253,14 @@ def parse_row(lines: Sequence[str], delimiter: str) -> list[str]:
     return rows[0] if len(rows) == 1 else []
 
 
-def missing_field(path: Path, field: str, names: Iterable[str], what: str) -> UserError:
+def missing_field(
+    path: Path, field: str, names: Sequence[str], what: str, *, setting: str = "corpus.field"
+) -> UserError:
+    if len(names) == 1 and ";" in names[0]:
+        return UserError(
+            f"{path} has no {what} {field!r}; its columns seem to be parted by semicolons: a .csv "
+            "has commas, a .tsv tabs. Write it so, or as .jsonl"
+        )
+    hint = "Name it: --set corpus.field=NAME" if setting == "corpus.field" else f"See {setting}"
     known = ", ".join(names) or "none"
-    return UserError(
-        f"{path} has no {what} {field!r}; there are: {known:.300}. Name it: --set corpus.field=NAME"
-    )
+    return UserError(f"{path} has no {what} {field!r}; there are: {known:.300}. {hint}")

@@ -2,11 +2,12 @@
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertie.data.blocks import Problems, decode
-from bertie.data.formats import EMPTY, Wanted, missing_field
+from bertie.data.formats import EMPTY, Wanted, find_field, missing_field
 from bertie.errors import UserError
 
 ROWS = 1024  # read at once
@@ -52,10 +53,11 @@ def read_parquet(
         return f"{path}, row {number}"
 
     select = column_reader(file, wanted.field, path)
-    names = file.schema_arrow.names
-    outer = wanted.field if wanted.field in names else wanted.field.partition(".")[0]
-    others = [name for name in wanted.without if name in names]
-    columns = [wanted.field, *(name for name in others if name != wanted.field)]
+    for name in wanted.without:
+        find_type(file, name, path, setting="corpus.without")
+    outer = split_field(file, wanted.field)[0]
+    others = list(dict.fromkeys(split_field(file, name)[0] for name in wanted.without))
+    columns = list(dict.fromkeys([wanted.field, *wanted.without]))
     row = 1
     try:
         for group, first_byte in enumerate(group_starts(file)):
@@ -63,7 +65,7 @@ def read_parquet(
                 row += file.metadata.row_group(group).num_rows
                 continue
             for batch in file.iter_batches(ROWS, [group], columns, use_threads=False):
-                reasons = find_reasons(batch, others, wanted)
+                reasons = find_reasons(batch, others, wanted, problems)
                 texts = select(batch.column(outer))
                 for number, (data, reason) in enumerate(zip(texts, reasons, strict=True), row):
                     text = decode(data or b"", problems, place, number)
@@ -78,12 +80,35 @@ def read_parquet(
         raise UserError(f"cannot read {path}: {error}; is it complete?") from None
 
 
-def find_reasons(batch: Any, names: list[str], wanted: Wanted) -> list[str | None]:
+def find_reasons(
+    batch: Any, columns: list[str], wanted: Wanted, problems: Problems
+) -> list[str | None]:
     """Of each row, why it is left out, or none."""
-    if not names:
+    if not columns:
         return [None] * int(batch.num_rows)
-    rows = batch.select(names).to_pylist()
-    return [wanted.find_reason(row.__getitem__) for row in rows]
+    rows = batch.select(columns).to_pylist()
+    return [wanted.find_reason(partial(find_field, row), problems) for row in rows]
+
+
+def split_field(file: Any, field: str) -> list[str]:
+    """A column, and the fields inside it."""
+    return [field] if field in file.schema_arrow.names else field.split(".")
+
+
+def find_type(file: Any, field: str, path: Path, *, setting: str = "corpus.field") -> Any:
+    """What the column `field` holds, or `a.b` inside `a`."""
+    import pyarrow as pa
+
+    names, schema = split_field(file, field), file.schema_arrow
+    if names[0] not in schema.names:
+        raise missing_field(path, field, schema.names, "column", setting=setting)
+    kind = schema.field(names[0]).type
+    for name in names[1:]:
+        inside = [part.name for part in kind] if pa.types.is_struct(kind) else []
+        if name not in inside:
+            raise missing_field(path, field, inside, "column", setting=setting)
+        kind = kind.field(name).type
+    return kind
 
 
 def column_reader(file: Any, field: str, path: Path) -> Callable[[Any], list[bytes | None]]:
@@ -91,22 +116,13 @@ def column_reader(file: Any, field: str, path: Path) -> Callable[[Any], list[byt
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    schema = file.schema_arrow
-    names = [field] if field in schema.names else field.split(".")
-    if names[0] not in schema.names:
-        raise missing_field(path, field, schema.names, "column")
-    kind = schema.field(names[0]).type
-    for name in names[1:]:
-        inside = [part.name for part in kind] if pa.types.is_struct(kind) else []
-        if name not in inside:
-            raise missing_field(path, field, inside, "column")
-        kind = kind.field(name).type
+    names, kind = split_field(file, field), find_type(file, field, path)
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if not any(str(kind).endswith(text) for text in ("string", "binary", "_view")):
         raise UserError(
             f"the column {field!r} of {path} holds {kind}, not text; there are: "
-            f"{', '.join(schema.names)}. Name one: --set corpus.field=NAME"
+            f"{', '.join(file.schema_arrow.names)}. Name one: --set corpus.field=NAME"
         )
 
     def select(column: Any) -> list[bytes | None]:
