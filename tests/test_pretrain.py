@@ -36,6 +36,7 @@ from bertie.train.record import find_common_checkpoint, flatten
 from tests.data.stores import TOKENIZER
 from tests.kernels.closeness import check_close
 from tests.train.runs import (
+    TINY,
     check_same_weights,
     full_disk,
     metrics,
@@ -515,6 +516,20 @@ def test_a_full_disk_ends_a_run_that_then_goes_on(store: Store, tmp_path: Path) 
     assert find_checkpoint(stopped).counters.step == 10
     run(store, stopped, recipe())
     check_same_run(stopped, whole)
+
+
+@pytest.mark.parametrize("objective", ["nsp", "mlm+nsp"])
+def test_frequencies_are_told_of_those_who_predict_tokens(
+    store: Store, tmp_path: Path, objective: str
+) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text("", encoding="utf-8")
+    sets = [*TINY, f"objective={objective}", "train.budget=1 steps"]
+    words = ["pretrain", str(file), "--store", str(store.folder), "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, [*words, *(w for one in sets for w in ("--set", one))])
+    assert done.exit_code == 0 and "held-out text: " in done.output
+    assert ("guessing by frequency: " in done.stdout) is (objective != "nsp")
+    assert ("guessing by frequency loses" in done.stderr) is (objective != "nsp")
 
 
 def test_what_a_kill_left_is_cleared_away(store: Store, tmp_path: Path) -> None:

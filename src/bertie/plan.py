@@ -18,6 +18,7 @@ from bertie.model.config import Memory, train_flops, train_memory
 from bertie.objectives import Term
 from bertie.train.budget import Budget, Phase, find_ends
 from bertie.train.distributed import World
+from bertie.train.evaluate import PIECES
 from bertie.train.hardware import find_free_bytes
 from bertie.train.health import check_pairs
 from bertie.train.loop import DTYPES, TrainConfig
@@ -144,7 +145,8 @@ def preflight(plan: Plan, model: Bert, store: Store, unigram: float) -> Iterator
         yield f"{plan.budget.amount:,.0f} steps, {total:,.0f} tokens, {epochs:.1f} epochs"
     else:
         yield f"{plan.budget.amount:,.12g} {plan.budget.unit}"
-    yield f"guessing by frequency loses {unigram:.2f} nats a predicted token"
+    if PIECES.keys() & {*model.heads}:
+        yield f"guessing by frequency loses {unigram:.2f} nats a predicted token"
     if warning := check_pairs(header.num_second, header.num_pairs):
         yield f"warning: {warning}"
 

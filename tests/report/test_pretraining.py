@@ -59,6 +59,31 @@ def test_a_run_that_learned_nothing_is_told_so(tmp_path: Path) -> None:
     assert any("There is no held-out figure" in text for text in texts)
 
 
+def test_a_run_of_pairs_alone_is_known_by_them(tmp_path: Path) -> None:
+    words = {"mlm_loss", "mlm_accuracy"}
+    lines: list[object] = [{k: v for k, v in training(10).items() if k not in words}]
+    texts = report(tmp_path, lines, {"unigram_entropy": 7.25}).texts
+    assert "Training loss of next sentence: 0.600 nats. There is no held-out figure." in texts
+    figures = {"nsp_loss": 0.25, "nsp_accuracy": 0.875}
+    lines.append({"step": 10, "tokens": 9, "seconds": 1, "held_out": figures})
+    texts = report(tmp_path, lines, {"unigram_entropy": 7.25}).texts
+    assert "Held-out loss of next sentence: 0.250 nats; 87.5% are right, by chance 50%." in texts
+    assert "Loss of next sentence (nats)" in texts and "Accuracy of next sentence" in texts
+    assert not any("Masked LM" in text or "[MASK]" in text for text in texts)
+    assert not any("unigram entropy" in text for text in texts)
+
+
+def test_a_language_model_is_known_by_its_next_tokens(tmp_path: Path) -> None:
+    line = {"step": 10, "tokens": 9, "seconds": 1, "rate": 0.1, "lm_loss": 5.0, "skipped": 0}
+    texts = report(tmp_path, [line]).texts
+    assert "Training loss of next tokens: 5.000 nats. There is no held-out figure." in texts
+    assert not any("Masked LM" in text for text in texts)
+    held = {"step": 10, "tokens": 9, "seconds": 1, "held_out": {"lm_loss": 4.5}}
+    texts = report(tmp_path, [line, held], {"unigram_entropy": 7.25}).texts
+    assert any(text.startswith("Held-out loss of next tokens: 4.500 nats, 2.750") for text in texts)
+    assert not any("[MASK]" in text for text in texts)
+
+
 @pytest.mark.parametrize(
     "lines",
     [

@@ -407,6 +407,7 @@ def pretrain(
     print(f"{made.model}: {made.counters.tokens:,} tokens in {made.counters.seconds:.0f} s")
     if made.held_out:
         print(f"held-out text: {describe_figures(made.held_out)}")
+    if made.guessing:  # where there are [MASK]s
         print(f"guessing by frequency: {describe_figures(made.guessing)}")
 
 

@@ -36,6 +36,10 @@ POSITIONS = {
     "back": "previous token",
 }
 PAIRS = {"nsp": "next sentence", "sop": "sentence order"}
+# What a run is known by, the first that it has: on held-out text, and in training.
+TRAINED = {"lm": "of next tokens"} | {key: f"of {name}" for key, name in PAIRS.items()}
+HEADLINES = {"mask": "on [MASK] positions"} | TRAINED
+TERMS = {"mlm": "of the masked LM"} | TRAINED
 
 
 def write_pretraining_report(run: Path) -> Path:
@@ -103,16 +107,16 @@ def series(name: str, lines: Sequence[Line], key: str) -> Series:
 def make_charts(training: Sequence[Line], held_out: Sequence[Line], unigram: float) -> list[Markup]:
     levels = [Level(name="unigram entropy", y=unigram)] if math.isfinite(unigram) else []
     title, losses, accuracies = word_series(training, held_out)
-    charts = [
-        line_chart(losses, title=f"{title} loss (nats)", x_label="step", levels=levels),
-        line_chart(accuracies, title=f"{title} accuracy", x_label="step", y_range=(0, 0)),
-    ]
-    for key, name in PAIRS.items():
-        lines = [
-            series("training", training, f"{key}_accuracy"),
-            series("held out", held_out, f"{key}_accuracy"),
+    charts = []
+    if losses:
+        charts = [
+            line_chart(losses, title=f"{title} loss (nats)", x_label="step", levels=levels),
+            line_chart(accuracies, title=f"{title} accuracy", x_label="step", y_range=(0, 0)),
         ]
-        if any(line.y for line in lines):
+    for key, name in PAIRS.items():
+        if not losses and (lines := pair_series(training, held_out, f"{key}_loss")):
+            charts.append(line_chart(lines, title=f"Loss of {name} (nats)", x_label="step"))
+        if lines := pair_series(training, held_out, f"{key}_accuracy"):
             title, half = f"Accuracy of {name}", [Level(name="chance", y=0.5)]
             charts.append(
                 line_chart(lines, title=title, x_label="step", levels=half, y_range=(0.4, 1))
@@ -133,6 +137,11 @@ def make_charts(training: Sequence[Line], held_out: Sequence[Line], unigram: flo
     return charts
 
 
+def pair_series(training: Sequence[Line], held_out: Sequence[Line], key: str) -> list[Series]:
+    lines = [series("training", training, key), series("held out", held_out, key)]
+    return [line for line in lines if line.y]
+
+
 def is_masked(training: Sequence[Line]) -> bool:
     """Whether a masked LM was trained, and not one of next tokens."""
     return not any("lm_loss" in line for line in training)
@@ -151,6 +160,7 @@ def word_series(
             series("training, all", training, "mlm_accuracy"),
             series("held out, [MASK]", held_out, "mask_accuracy"),
         ]
+        losses, accuracies = ([one for one in some if one.y] for some in (losses, accuracies))
         return "Masked LM", losses, accuracies
     losses, accuracies = (
         [
@@ -167,38 +177,57 @@ def word_series(
 def headline(training: Sequence[Line], held_out: Sequence[Line], unigram: float) -> list[Markup]:
     """The figure that counts, in a sentence, and what should worry the reader."""
     blocks = []
-    key, where = (
-        ("mask", "on [MASK] positions") if is_masked(training) else ("lm", "of next tokens")
-    )
+    key = next((key for key in HEADLINES if has(held_out, f"{key}_loss")), "mask")
     loss = number(held_out[-1], f"{key}_loss") if held_out else math.nan
-    if math.isfinite(loss):
-        text = f"Held-out loss {where}: {fixed(loss)} nats"
-        if math.isfinite(unigram):
-            gap = unigram - loss
-            side = "below" if gap >= 0 else "above"
-            text += f", {fixed(abs(gap))} {side} the unigram entropy of {fixed(unigram)}"
-        blocks.append(
-            paragraph(f"{text}. Perplexity {short(math.exp(min(loss, 700)))}.", "headline")
-        )
-        if loss >= unigram:
-            advice = "try more steps, another peak rate, or a longer warm-up"
-            blocks.append(
-                paragraph(
-                    f"It has learned no more than how frequent words are; {advice}.", "warning"
-                )
-            )
-    else:
-        last = number(training[-1], "mlm_loss") if training else math.nan
+    if math.isfinite(loss) and key in PAIRS:
+        right = percent(number(held_out[-1], f"{key}_accuracy"))
         text = (
-            f"Training loss: {fixed(last)} nats, over all positions. There is no held-out figure, "
-            "and a tenth of the positions can be copied: this says little of what was learned."
+            f"Held-out loss {HEADLINES[key]}: {fixed(loss)} nats; {right} are right, by chance 50%."
         )
-        blocks.append(paragraph(text if training else "The run has no lines yet.", "headline"))
+        blocks.append(paragraph(text, "headline"))
+    elif math.isfinite(loss):
+        blocks += headline_of_words(f"Held-out loss {HEADLINES[key]}", loss, unigram)
+    else:
+        blocks.append(paragraph(headline_of_training(training), "headline"))
     num_skipped = max((number(line, "skipped") for line in training), default=math.nan)
     if num_skipped > 0:
         text = f"Steps skipped because their gradient was not finite: {num_skipped:.0f}."
         blocks.append(paragraph(text, "warning"))
     return blocks
+
+
+def headline_of_words(what: str, loss: float, unigram: float) -> list[Markup]:
+    text = f"{what}: {fixed(loss)} nats"
+    if math.isfinite(unigram):
+        gap = unigram - loss
+        side = "below" if gap >= 0 else "above"
+        text += f", {fixed(abs(gap))} {side} the unigram entropy of {fixed(unigram)}"
+    blocks = [paragraph(f"{text}. Perplexity {short(math.exp(min(loss, 700)))}.", "headline")]
+    if loss >= unigram:
+        text = (
+            "It has learned no more than how frequent words are; try more steps, another peak "
+            "rate, or a longer warm-up."
+        )
+        blocks.append(paragraph(text, "warning"))
+    return blocks
+
+
+def headline_of_training(training: Sequence[Line]) -> str:
+    """Where nothing was held out."""
+    if not training:
+        return "The run has no lines yet."
+    term = next((term for term in TERMS if has(training, f"{term}_loss")), "mlm")
+    text = f"Training loss {TERMS[term]}: {fixed(number(training[-1], f'{term}_loss'))} nats"
+    if term != "mlm":
+        return f"{text}. There is no held-out figure."
+    return (
+        f"{text}, over all positions. There is no held-out figure, and a tenth of the positions "
+        "can be copied: this says little of what was learned."
+    )
+
+
+def has(lines: Sequence[Line], key: str) -> bool:
+    return any(key in line for line in lines)
 
 
 def held_out_tables(held_out: Sequence[Line], unigram: float) -> list[Markup]:
@@ -213,11 +242,10 @@ def held_out_tables(held_out: Sequence[Line], unigram: float) -> list[Markup]:
             gap = unigram - loss if key in POSITIONS else math.nan
             rows.append((name, fixed(loss), percent(accuracy), fixed(gap)))
     columns = ("positions", "loss (nats)", "accuracy", "below unigram")
-    blocks = [
-        heading("Held-out text"),
-        table(columns, rows, numbers=columns[1:]),
-        paragraph("Kept words stand in the text and can be copied: only [MASK] tells.", "soft"),
-    ]
+    blocks = [heading("Held-out text"), table(columns, rows, numbers=columns[1:])]
+    if has(held_out, "kept_loss"):
+        text = "Kept words stand in the text and can be copied: only [MASK] tells."
+        blocks.append(paragraph(text, "soft"))
     losses = [(number(line, "mask_loss"), line) for line in held_out]
     finite = [(loss, line) for loss, line in losses if math.isfinite(loss)]
     if finite:
