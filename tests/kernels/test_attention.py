@@ -1,5 +1,7 @@
 """Attention over sequences of every length against the twin in float64."""
 
+import math
+
 import pytest
 import torch
 
@@ -13,7 +15,7 @@ from bertie.kernels.attention import (
 )
 from bertie.kernels.sums import sum_and_copy
 from bertie.model.attention import attend_runs
-from tests.kernels.closeness import check_close, error_of
+from tests.kernels.closeness import BOUNDS, check_close, error_of
 
 LENGTHS = [
     [1],
@@ -35,7 +37,12 @@ def make(lengths, heads, size, dtype):
 
 
 def compare(lengths, heads, size, dropout, dtype, device, is_left=False):
-    qkv, bounds, gradient = (part.to(device) for part in make(lengths, heads, size, dtype))
+    compare_rows(*make(lengths, heads, size, dtype), dropout, device, is_left)
+
+
+def compare_rows(qkv, bounds, gradient, dropout, device, is_left=False):
+    dtype, lengths = qkv.dtype, bounds.diff().tolist()
+    qkv, bounds, gradient = (part.to(device) for part in (qkv, bounds, gradient))
     seed, longest = torch.tensor([12345], device=device), max(lengths)
     inputs = qkv.double().requires_grad_()
     wanted = attend_plain(ask_all(inputs, bounds, longest, is_left=is_left), seed, dropout)
@@ -127,6 +134,45 @@ def test_neighbours_order_and_the_given_longest_change_nothing(device):
         asked = ask_all(qkv[start:end].to(device), own, end - start)
         alone, _ = attend_kernel_forward(asked, seed, 0.0)
         assert error_of(whole[start:end], alone) < 1e-3
+
+
+def with_scores(qkv, scores):
+    """All queries have these scores (T,), in nats, with the keys."""
+    made, size = qkv.clone(), qkv.shape[-1]
+    made[:, 0], made[:, 1] = 0, 0
+    made[:, 0, :, 0] = 8
+    made[:, 1, :, 0] = (scores * size**0.5 / 8)[:, None].to(qkv.dtype)
+    return made
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+@pytest.mark.parametrize("length", [40, 200])
+def test_keys_behind_the_end_do_not_count_where_all_scores_are_far_below_0(
+    length, is_left, dtype, device
+):
+    """A key that is not there has a score of 0, and would have a share of e to the 12."""
+    qkv, bounds, gradient = make([length], 2, 64, dtype)
+    qkv = with_scores(qkv, torch.full((length,), -12.0))
+    compare_rows(qkv, bounds, 300 * gradient, 0.1, device, is_left)
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+@pytest.mark.parametrize("step", [1.0, 9.0, 40.0])
+def test_later_scores_may_lie_far_above_those_of_the_first_block(step, is_left, dtype, device):
+    """Both where sums hold that, and where all is made once more; what is kept of it, too."""
+    qkv, bounds, _ = make([200], 1, 64, dtype)
+    steps = step * (torch.arange(200) // 60 - 1.5)
+    qkv = with_scores(qkv, steps + torch.randn(200, generator=torch.Generator().manual_seed(1)))
+    exact = qkv.double()
+    seed = torch.tensor([7])
+    wanted = attend_plain(ask_all(exact, bounds, 200, is_left=is_left), seed, 0.1)
+    scores = (exact[:, 0] * 64**-0.5).transpose(0, 1) @ exact[:, 1].permute(1, 2, 0)
+    if is_left:
+        scores = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf)
+    asked = ask_all(qkv.to(device), bounds.to(device), 200, is_left=is_left)
+    out, log_sums = attend_kernel_forward(asked, seed.to(device), 0.1)
+    assert error_of(out, wanted) < max(BOUNDS[dtype], 1e-5)  # scores of 60 have 6 digits left
+    assert error_of(log_sums * math.log(2), scores.logsumexp(-1)) < BOUNDS[torch.float32]
 
 
 def test_dropout_keeps_the_mean(device):

@@ -15,12 +15,12 @@ import torch
 import triton
 from torch import Tensor
 
-from bertie.kernels.attention_programs import (
+from bertie.kernels.attention_gradients import (
     attend_backward,
     attend_backward_keys,
     attend_backward_queries,
-    attend_forward,
 )
+from bertie.kernels.attention_programs import attend_forward
 from bertie.kernels.chance import chance_of, find_kept_pairs_plain, mix_plain
 from bertie.kernels.launch import TileLaunch
 from bertie.kernels.sums import add_rows
@@ -34,34 +34,39 @@ def block_of(longest: int) -> int:
     return min(BLOCK, max(16, int(triton.next_power_of_2(longest))))
 
 
-def forward_launch(longest: int) -> TileLaunch:
-    queries = block_of(longest)
-    num_warps = 4 if queries < BLOCK else 8
-    return TileLaunch(queries, keys=min(64, queries), num_warps=num_warps, num_stages=3)
+def most_registers(queries: int, size: int) -> int | None:
+    """With 128, two programs of eight warps share a multiprocessor, or four of four."""
+    return 128 if queries >= 64 and size == 64 else None
 
 
-def backward_launch(longest: int, size: int) -> TileLaunch:
-    """Of sequences of at most BLOCK tokens, whose queries one program takes."""
+def forward_launch(longest: int, size: int) -> TileLaunch:
     queries = block_of(longest)
     return TileLaunch(
         queries,
         keys=min(64, queries),
         num_warps=4 if queries < BLOCK else 8,
-        num_stages=2,
-        max_registers=128 if queries == BLOCK and size == 64 else None,
+        num_stages=3,
+        max_registers=most_registers(queries, size),
     )
 
 
+def backward_launch(longest: int, size: int) -> TileLaunch:
+    """Of sequences of at most BLOCK tokens, whose queries one program takes."""
+    return forward_launch(longest, size)._replace(num_stages=2)
+
+
 def queries_launch(size: int) -> TileLaunch:
-    """With 128 registers two programs share a multiprocessor; by itself the compiler takes more."""
-    max_registers = 128 if size == 64 else None
-    return TileLaunch(BLOCK, keys=64, num_warps=8, num_stages=3, max_registers=max_registers)
+    return forward_launch(BLOCK, size)
 
 
-def keys_launch(size: int) -> TileLaunch:
-    """With 168 registers three programs share a multiprocessor."""
+def keys_launch(size: int, dropout: float) -> TileLaunch:
+    """With 168 registers three programs share a multiprocessor.
+
+    Without dropout and with two stages, ptxas would wait for each product by itself (C7512).
+    """
     max_registers = 168 if size == 64 else None
-    return TileLaunch(queries=64, keys=64, num_warps=4, num_stages=2, max_registers=max_registers)
+    num_stages = 2 if dropout else 3
+    return TileLaunch(64, keys=64, num_warps=4, num_stages=num_stages, max_registers=max_registers)
 
 
 def asking_launch(longest: int) -> TileLaunch:
@@ -129,8 +134,8 @@ def attend_kernel_forward(
     q = asked.q
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     log_sums = torch.empty(q.shape[1], len(q), dtype=torch.float32, device=q.device)
-    own = asking_launch if asked.is_apart else forward_launch
-    launch = launch or own(asked.longest)
+    own = asking_launch(asked.longest)
+    launch = launch or (own if asked.is_apart else forward_launch(asked.longest, q.shape[-1]))
     attend_forward[(asked.num_programs, asked.num_blocks(launch))](
         q,
         asked.kv,
@@ -178,7 +183,7 @@ def attend_kernel_backward(
             dropout,
             slopes=(d_qkv[:, 0], d_qkv[:, 1:]),
             launch=launch or queries_launch(size),
-            key_launch=key_launch or keys_launch(size),
+            key_launch=key_launch or keys_launch(size, dropout),
         )
         return d_qkv
     attend_backward[((len(bounds) - 1) * heads,)](
