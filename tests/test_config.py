@@ -85,6 +85,13 @@ def test_what_is_wrong_is_named(assignment: str) -> None:
         read_recipe(Run, None, [assignment])
 
 
+def test_text_may_look_like_a_whole_number() -> None:
+    assert read_recipe(Run, None, ["name=2020"]).name == "2020"
+    for value in ("1.5", "true", "[1]"):
+        with pytest.raises(UserError, match="name takes text; found"):
+            read_recipe(Run, None, [f"name={value}"])
+
+
 def test_a_part_of_a_plain_value_is_refused() -> None:
     with pytest.raises(UserError, match="name is a value, it has no part x"):
         read_recipe(Run, None, ["name=a", "name.x=1"])

@@ -129,6 +129,8 @@ def convert(value: Any, hint: Any, path: str) -> Any:
         return Path(value)
     if hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
+    if hint is str and type(value) is int:  # a column or a label that is called 2020
+        return str(value)
     if isinstance(hint, type) and type(value) is hint:
         return value
     raise UserError(f"{path} takes {describe(hint)}; found {value!r}")

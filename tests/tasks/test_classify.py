@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bertie.config import assign, build
 from bertie.errors import UserError
 from bertie.tasks.classify import Classify, TextExample, TextPrediction
 from bertie.tasks.instances import Instances
@@ -302,6 +304,25 @@ def test_a_label_alone_does_not_say_which_column_is_the_text(tmp_path: Path) -> 
     path = write(tmp_path / "a.csv", "wort,klasse\na,x\nb,y\n")
     with pytest.raises(UserError, match=r"which column is the text.*wort, klasse"):
         Classify(columns={"label": "klasse"}).read(path)
+
+
+def test_a_header_that_is_not_known_is_shown_and_can_be_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "hdr.tsv", "utterance\tintent\nplay\tmusic\nstop\thalt\n")
+    with pytest.raises(UserError, match=r"0 \(utterance\), 1 \(intent\); as no name in the first"):
+        Classify().read(path)
+    with pytest.raises(UserError, match=r"no column of labels; there are: 0 \(utterance\)"):
+        Classify(columns={"first": "0"}).read(path, needs_labels=True)
+    data = Classify(columns={"first": "utterance", "label": "intent"}).read(path)
+    assert [(e.first, e.label) for e in data.examples] == [("play", "music"), ("stop", "halt")]
+
+
+def test_a_column_may_be_called_by_a_number(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", "2020,2021\na,x\nb,y\n")
+    settings: dict[str, Any] = {}
+    for assignment in ("columns.first=2020", "columns.label=2021"):
+        assign(settings, assignment)
+    data = build(Classify, settings).read(path)
+    assert [(e.first, e.label) for e in data.examples] == [("a", "x"), ("b", "y")]
 
 
 def test_without_labels_there_are_predictions_and_no_scores(tmp_path: Path) -> None:

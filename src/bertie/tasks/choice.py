@@ -38,6 +38,7 @@ from bertie.tasks.tables import (
     as_text,
     check_columns,
     find_column,
+    list_columns,
     read_examples,
     read_table,
 )
@@ -223,7 +224,7 @@ def choose_columns(table: Table, given: dict[str, str]) -> dict[str, str]:
     for role in ("context", "options"):
         if role not in columns:
             raise UserError(
-                f"{table.path}: which column is the {role}? There are: {', '.join(names):.300}. "
+                f"{table.path}: which column is the {role}? There are: {list_columns(table)}. "
                 f"Name it: --set task.columns.{role}=NAME"
             )
     options = {f"options {n}": one for n, one in enumerate(columns["options"].split(","))}

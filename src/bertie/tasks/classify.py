@@ -42,6 +42,7 @@ from bertie.tasks.tables import (
     as_text,
     check_columns,
     find_column,
+    list_columns,
     read_examples,
     read_table,
 )
@@ -434,8 +435,8 @@ def choose_columns(table: Table, given: dict[str, str], benchmark: str) -> dict[
     columns = {role: name for role, name in (guessed | given).items() if name in table.names}
     if "first" not in columns:
         raise UserError(
-            f"{table.path}: which column is the text? There are: {', '.join(table.names):.300}. "
-            "Name it: --set task.columns.first=NAME (and second, label; without a header by number)"
+            f"{table.path}: which column is the text? There are: {list_columns(table)}. Name it: "
+            "--set task.columns.first=NAME (and second, label; without a header by number)"
         )
     return columns
 

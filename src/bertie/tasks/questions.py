@@ -19,6 +19,7 @@ from bertie.tasks.tables import (
     as_text,
     find_column,
     kind_of,
+    list_columns,
     load_json,
     read_table,
     read_text,
@@ -118,9 +119,8 @@ def choose_columns(table: Table, given: Mapping[str, str]) -> dict[str, str]:
     found = {role: name for role, name in guessed.items() if name is not None} | dict(given)
     for role in ("question", "context"):
         if found.get(role) not in table.names:
-            there = ", ".join(table.names)
             raise UserError(
-                f"{table.path} has no column of the {role}; there are: {there:.300}. "
+                f"{table.path} has no column of the {role}; there are: {list_columns(table)}. "
                 f"Name it: --set task.columns.{role}=NAME"
             )
     return {role: name for role, name in found.items() if name in table.names}

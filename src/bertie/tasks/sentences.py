@@ -26,6 +26,7 @@ from bertie.tasks.tables import (
     as_text,
     find_column,
     kind_of,
+    list_columns,
     read_table,
     read_text,
 )
@@ -164,7 +165,7 @@ def read_rows(
     if missing or not {"words", "text"} & found.keys():
         raise UserError(
             f"{path} has no column {missing[0] if missing else 'of words or texts'}; there are: "
-            f"{', '.join(table.names):.300}. Name it: --set task.columns.words=NAME (or text)"
+            f"{list_columns(table)}. Name it: --set task.columns.words=NAME (or text)"
         )
     found = {role: name for role, name in found.items() if name in table.names}
     examples = []

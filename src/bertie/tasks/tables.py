@@ -235,6 +235,14 @@ def first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
+def list_columns(table: Table) -> str:
+    """What columns there are, for errors; of those without names, what the first line has."""
+    if table.has_header or not table.rows:
+        return f"{', '.join(table.names):.300}"
+    cells = ", ".join(f"{name} ({table.rows[0].text(name):.40})" for name in table.names)
+    return f"{cells:.300}; as no name in the first line is known, it is taken for a row"
+
+
 def find_column(names: Collection[str], candidates: Collection[str]) -> str | None:
     """The first of the candidates that is there, whatever its case."""
     by_case = {name.casefold(): name for name in reversed(list(names))}
@@ -247,7 +255,7 @@ def check_columns(table: Table, columns: Mapping[str, str], *, optional: Collect
         if name not in table.names and role not in optional:
             raise UserError(
                 f"{table.path} has no column {name!r} for {role}; there are: "
-                f"{', '.join(table.names):.300}. Name it: --set task.columns.{role}=NAME"
+                f"{list_columns(table)}. Name it: --set task.columns.{role}=NAME"
             )
 
 
@@ -262,7 +270,7 @@ def read_examples(
     """The examples of the rows that can be used, each id once."""
     if needs_labels and "label" not in columns:
         raise UserError(
-            f"{table.path} has no column of labels; there are: {', '.join(table.names):.300}. "
+            f"{table.path} has no column of labels; there are: {list_columns(table)}. "
             "Name it: --set task.columns.label=NAME"
         )
     examples, ids = list[E](), Ids()
