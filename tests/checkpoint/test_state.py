@@ -132,6 +132,23 @@ def test_only_one_may_be_kept(saving: Saving, model: Bert) -> None:
     assert find_best(saving.folder) == list_checkpoints(saving.folder)[0]
 
 
+@pytest.mark.parametrize("name", ["step-00000002-mine", "step-best", "step-7", "step-٠٠٠٠٠٠٠٣"])
+def test_what_has_another_name_is_no_checkpoint(saving: Saving, model: Bert, name: str) -> None:
+    shutil.copytree(save(saving, model, 1, score=9.0), saving.folder / "checkpoints" / name)
+    for step in (2, 3, 4):
+        save(saving, model, step)
+    assert steps_of(saving) == [1, 3, 4] and find_checkpoint(saving.folder).counters.step == 4
+    assert (saving.folder / "checkpoints" / name / "state.json").is_file()
+
+
+def test_steps_are_sorted_as_numbers(saving: Saving, model: Bert) -> None:
+    for step in (99_999_998, 99_999_999, 100_000_000):
+        save(saving, model, step, score=1.0)
+    assert steps_of(saving) == [99_999_999, 100_000_000]
+    assert find_checkpoint(saving.folder).counters.step == 100_000_000
+    assert find_best(saving.folder).name == "step-100000000"
+
+
 def test_without_scores_there_is_no_best(saving: Saving, model: Bert) -> None:
     assert find_best(saving.folder) is None
     save(saving, model, 1)
@@ -162,6 +179,18 @@ def test_the_newest_that_is_whole_is_found(saving: Saving, model: Bert, name: st
     shutil.rmtree(list_checkpoints(saving.folder)[0])
     with pytest.raises(UserError, match=r"no checkpoint of .*run is whole"):
         find_checkpoint(saving.folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "3", "{}", '{"hashes": []}', '{"hashes": {}, "counters": 3, "score": "x"}']
+)
+def test_a_state_of_another_kind_is_a_damaged_one(saving: Saving, model: Bert, text: str) -> None:
+    for step in (1, 2):
+        save(saving, model, step)
+    (list_checkpoints(saving.folder)[-1] / "state.json").write_text(text, encoding="utf-8")
+    assert find_checkpoint(saving.folder).counters.step == 1
+    save(saving, model, 3)  # which looks at the scores of all
+    assert find_checkpoint(saving.folder).counters.step == 3
 
 
 @pytest.mark.parametrize("keep", [1, 2])

@@ -6,6 +6,7 @@ all, and is verified before it is used.
 
 import hashlib
 import math
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,6 +22,7 @@ from bertie.checkpoint.json_files import read_json, write_json
 from bertie.errors import UserError
 
 MODEL, TENSORS, STATE = "model", "state.safetensors", "state.json"
+NAME = re.compile("step-[0-9]{8,}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +115,8 @@ def remove_old(newest: Path, keep: int) -> None:
 
     One of a later step is damaged, or the run would have gone on from it: it counts nowhere.
     """
-    done = [path for path in list_checkpoints(newest.parents[1]) if path.name <= newest.name]
+    all_ = list_checkpoints(newest.parents[1])
+    done = [folder for folder in all_ if step_of(folder) <= step_of(newest)]
     best = choose_best(done)
     for folder in done[:-keep]:
         if folder != best:
@@ -131,8 +134,13 @@ def remove_drafts(run: Path) -> None:
 
 
 def list_checkpoints(run: Path) -> list[Path]:
-    """From the oldest to the newest."""
-    return sorted((run / "checkpoints").glob("step-*"))
+    """From the oldest to the newest; what has another name is somebody's own."""
+    found = [path for path in (run / "checkpoints").glob("step-*") if NAME.fullmatch(path.name)]
+    return sorted(found, key=step_of)
+
+
+def step_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("step-"))
 
 
 def find_best(run: Path) -> Path | None:
@@ -143,16 +151,16 @@ def find_best(run: Path) -> Path | None:
 def choose_best(folders: Iterable[Path]) -> Path | None:
     scores = {folder: read_score(folder) for folder in folders}
     scored = {folder: score for folder, score in scores.items() if score is not None}
-    return max(scored, key=lambda folder: (scored[folder], folder), default=None)
+    return max(scored, key=lambda folder: (scored[folder], step_of(folder)), default=None)
 
 
 def read_score(folder: Path) -> float | None:
     """None: not evaluated, or the model had diverged, or the folder is half deleted."""
     try:
         score: float | None = read_json(folder / STATE)["score"]
-    except (UserError, OSError, KeyError):
+        return score if score is not None and math.isfinite(score) else None
+    except (UserError, OSError, KeyError, TypeError):
         return None
-    return score if score is not None and math.isfinite(score) else None
 
 
 def find_checkpoint(run: Path) -> Checkpoint | None:
@@ -161,7 +169,7 @@ def find_checkpoint(run: Path) -> Checkpoint | None:
     for folder in reversed(list_checkpoints(run)):
         try:
             return verify(folder)
-        except (UserError, OSError, KeyError, TypeError, SafetensorError) as error:
+        except (UserError, OSError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             damaged.append(f"{folder}: {error}")
     if damaged:
         raise UserError(f"no checkpoint of {run} is whole; {damaged[0]}")
