@@ -364,20 +364,41 @@ def test_a_corpus_without_words_is_refused(vocab: Path, tmp_path: Path) -> None:
 
 
 def test_info_shows_counts_lengths_and_instances(corpus: Path, vocab: Path, tmp_path: Path) -> None:
-    made = prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
+    (tmp_path / "twice.txt").write_text("ß ß ß\n\nß ß ß", encoding="utf-8")  # ß is [UNK]
+    made = prepare([corpus, tmp_path / "twice.txt"], vocab, tmp_path / "s", recipe(), workers=1)
+    before = contents(tmp_path / "s")
     counts, sentences, documents, instances = describe(str(tmp_path / "s"), length=32)
-    assert ("tokens", f"{made.train.num_tokens:,}") in [row[:2] for row in counts.rows]
-    duplicates = made.train.statistics["documents_duplicate"]
-    assert ("documents duplicate", f"{duplicates}") in [row[:2] for row in counts.rows]
-    assert ("documents short", "0") in [row[:2] for row in counts.rows]
+    assert contents(tmp_path / "s") == before, "nothing is written"
+    rows = {name: (count, share) for name, count, share in counts.rows}
+    assert rows["tokens"][0] == f"{made.train.num_tokens:,}"
+    assert rows["documents duplicate"][0] == f"{made.train.statistics['documents_duplicate']}"
+    assert rows["documents short"][0] == "0"
+    store = open_store(tmp_path / "s")
+    unknown = int((store.ids == store.load_tokenizer().id("[UNK]")).sum())
+    assert 0 < unknown < made.train.statistics["unknown_tokens"]
+    assert rows["[UNK]"] == (f"{unknown:,}", f"{unknown / len(store.ids):.4%} of the tokens")
     for table in (sentences, documents):
         assert sum(float(row[1].rstrip("%")) for row in table.rows) == pytest.approx(100, abs=0.5)
-    assert len(instances.rows) == 4
+    assert len(instances.rows) == 4 and instances.notes == ()
     for pair, text in instances.rows:
         assert pair in ("B follows A", "B is from elsewhere")
         assert text.startswith("[CLS] ") and text.endswith(" [SEP]") and "{" in text
+
+
+def test_info_of_a_single_document(vocab: Path, tmp_path: Path) -> None:
     one = tmp_path / "one.txt"
     one.write_text("The word. The word the word.")
     settings = recipe("corpus.held_out_percent=0")
     prepare([one], vocab, tmp_path / "single", settings, workers=1)
     assert describe(str(tmp_path / "single"))[3].rows[0][0] == "no pair"
+
+
+def test_info_tells_where_an_epoch_holds_little_of_the_text(vocab: Path, tmp_path: Path) -> None:
+    settings = recipe("corpus.held_out_percent=0")
+    for name, mark in (("with", ". The"), ("without", "")):
+        path = tmp_path / f"{name}.txt"
+        path.write_text("\n\n".join(f"{n}" + f" the word{mark}" * 500 for n in range(6)))
+        prepare([path], vocab, tmp_path / name, settings, workers=1)
+        notes = describe(str(tmp_path / name), length=32)[3].notes
+        assert len(notes) == (name == "without")
+    assert notes[0].startswith("An epoch of these instances holds ") and "kind" in notes[0]

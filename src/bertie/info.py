@@ -98,6 +98,7 @@ def describe_store(directory: Path, length: int) -> list[Table]:
 
     if is_features(directory):
         return [table(str(directory), ("what", "count", ""), count_features(directory))]
+    samples, notes = sample_instances(directory, length)
     return [
         table(str(directory), ("what", "count", ""), count_tokens(directory)),
         table(
@@ -109,7 +110,8 @@ def describe_store(directory: Path, length: int) -> list[Table]:
         Table(
             title=f"some instances of {length} tokens; {{}} holds what is to be predicted",
             columns=("pair", "text"),
-            rows=tuple(sample_instances(directory, length)),
+            rows=tuple(samples),
+            notes=notes,
         ),
     ]
 

@@ -5,13 +5,20 @@ from pathlib import Path
 
 import numpy as np
 
+from bertie.data.assemble import Assembler
+from bertie.data.chance import Ints, Permutation, fold, stream
+from bertie.data.epochs import MASKS, SHUFFLE
 from bertie.data.features import open_features
-from bertie.data.instances import InstanceConfig
-from bertie.data.steps import DataConfig, LoaderConfig, Part, Steps
-from bertie.data.store import open_store
+from bertie.data.index import IndexSpec, text_of, walk_range
+from bertie.data.instances import InstanceConfig, check_text, find_ranges
+from bertie.data.masking import MaskConfig, Masked, mask
+from bertie.data.store import TOKENIZER, Store, open_store
+from bertie.text.files import read_tokenizer
 from bertie.text.tokenizer import Tokenizer
 
 NUM_SAMPLES = 4
+READ_TOKENS = 1 << 22  # at a time
+LEAST_SHARE = 0.5  # of the tokens that should be in the instances of an epoch
 EDGES = {
     "sentences": (0, 8, 16, 32, 64, 128, 256),
     "documents": (0, 32, 128, 512, 2_048, 8_192, 32_768),
@@ -21,20 +28,29 @@ PAIRS = {0: "B follows A", 1: "B is from elsewhere", -1: "no pair"}
 
 def count_tokens(folder: Path) -> list[tuple[str, str, str]]:
     """What, how many, and how many of what."""
-    manifest = open_store(folder).manifest
+    store = open_store(folder)
+    manifest = store.manifest
     documents, sentences = manifest.num_documents, manifest.num_sentences
     tokens, num_bytes = manifest.num_tokens, sum(manifest.file_bytes.values())
     statistics = dict(manifest.statistics)
-    unknown = statistics.pop("unknown_tokens", 0)
+    statistics.pop("unknown_tokens", None)  # of all that was read, more than the store has
+    unknown = count_unknown(store)
     rows = [
         ("documents", f"{documents:,}", ""),
         ("sentences", f"{sentences:,}", f"{sentences / documents:.1f} a document"),
         ("tokens", f"{tokens:,}", f"{tokens / sentences:.1f} a sentence"),
         ("vocabulary", f"{manifest.vocab_size:,}", f"tokenizer {manifest.tokenizer[:12]}"),
         ("bytes", f"{num_bytes:,}", f"{num_bytes / tokens:.2f} a token"),
-        ("[UNK] in all that was read", f"{unknown:,}", f"{unknown / tokens:.4%} of the tokens"),
+        ("[UNK]", f"{unknown:,}", f"{unknown / tokens:.4%} of the tokens"),
     ]
     return rows + [(name.replace("_", " "), f"{count:,}", "") for name, count in statistics.items()]
+
+
+def count_unknown(store: Store) -> int:
+    pieces, config = read_tokenizer(store.folder / TOKENIZER)
+    unk_id, ids = pieces.index(config.unk_token), store.ids
+    starts = range(0, len(ids), READ_TOKENS)
+    return sum(int((ids[first : first + READ_TOKENS] == unk_id).sum()) for first in starts)
 
 
 def count_features(folder: Path) -> list[tuple[str, str, str]]:
@@ -70,25 +86,50 @@ def count_lengths(folder: Path, of: str) -> list[tuple[str, str, str]]:
     ]
 
 
-def sample_instances(folder: Path, length: int) -> list[tuple[str, str]]:
-    """Some instances of the first epoch, decoded, with their masks."""
+def sample_instances(folder: Path, length: int) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """Some instances, decoded, with their masks; and what is odd about them.
+
+    They are of the first documents, walked in memory: nothing is written, however large the store.
+    """
     store = open_store(folder)
+    text = text_of(store)
     has_pairs = store.manifest.num_documents > 1
-    config = DataConfig(
-        instances=InstanceConfig(kind="nsp" if has_pairs else "full", max_length=length),
-        loader=LoaderConfig(batch_size=NUM_SAMPLES, micro_tokens=NUM_SAMPLES * length),
+    config = InstanceConfig(kind="nsp" if has_pairs else "full", max_length=length)
+    check_text(config, text)
+    spec = IndexSpec(store=store, config=config, seed=0, epoch=0)
+    documents = find_ranges(text)[0]
+    rows = walk_range(spec, documents)
+    numbers = Permutation(len(rows), stream(0, 0, SHUFFLE))(np.arange(min(NUM_SAMPLES, len(rows))))
+    assembler = Assembler(store, reads_words=False)
+    keys = fold(stream(0, 0, MASKS), numbers)
+    sequences = assembler.assemble(rows[numbers], keys)
+    masked = mask(sequences, MaskConfig(), assembler.vocabulary)
+    shown = show(masked, sequences.bounds, rows["label"][numbers], store.load_tokenizer())
+    first, last = text.sentences[text.documents[list(documents)]].tolist()
+    num_used = int(rows["a_length"].sum(dtype=np.int64) + rows["b_length"].sum(dtype=np.int64))
+    return shown, note_waste(num_used / (last - first), config)
+
+
+def note_waste(share: float, config: InstanceConfig) -> tuple[str, ...]:
+    """What to do where most tokens never come into an instance."""
+    if share >= LEAST_SHARE:
+        return ()
+    return (
+        f"An epoch of these instances holds {share:.1%} of the tokens: a sentence is cut to the "
+        f"{config.max_length} tokens of its instance, and the rest of it is not used. Is it text "
+        "without ends of sentences? Prepare it with a sentence a line, or train with "
+        'data.instances.kind = "full" and objective = "mlm".',
     )
-    made = Steps(store, config, rank=0, world_size=1).make(0)
-    tokenizer = store.load_tokenizer()
-    return [row for part in made.parts for row in show_part(part, tokenizer)]
 
 
-def show_part(part: Part, tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    shown = tokenizer.tokens(part.ids.tolist())
-    for place, label in zip(part.predicted.tolist(), part.labels.tolist(), strict=True):
+def show(
+    masked: Masked, bounds: Ints, labels: np.ndarray, tokenizer: Tokenizer
+) -> list[tuple[str, str]]:
+    shown = tokenizer.tokens(masked.ids.tolist())
+    for place, label in zip(masked.predicted.tolist(), masked.labels.tolist(), strict=True):
         shown[place] += f"{{{tokenizer.pieces[label]}}}"
-    spans = pairwise(part.bounds.tolist())
+    spans = pairwise(bounds.tolist())
     return [
         (PAIRS[label], " ".join(shown[first:last]))
-        for label, (first, last) in zip(part.pair_labels.tolist(), spans, strict=True)
+        for label, (first, last) in zip(labels.tolist(), spans, strict=True)
     ]
