@@ -73,6 +73,41 @@ def test_windows_of_a_text_stay_together(source: Path, tmp_path: Path) -> None:
     assert sets.train_instances.weights.tolist() == pytest.approx([1, *[0.2] * 5, 1, 1])
 
 
+def test_a_store_of_texts_settles_as_the_file_does(source: Path, tmp_path: Path) -> None:
+    """What there is to learn is decided by the training data, and by nothing else."""
+    rows = {
+        "classes": [("a cat", "x"), ("the dog", "y"), ("a dog", "y")],
+        "numbers": [("a cat", 0.5), ("the dog", 1), ("a dog", 1.5)],
+    }
+    for name, own in rows.items():
+        data = write_csv(tmp_path / f"{name}.csv", ("text", "label"), own)
+        task = {"name": "classify"}
+        if name == "classes":
+            task["class_weights"] = "balanced"
+        of_file = read_sets(task, DataFiles(train=data, dev=data), source)
+        store = write_store(source, data, **task)
+        files = DataFiles(train=store, dev=store)
+        of_store = read_feature_sets(files, open_alike(files))
+        assert of_store.task == of_file.task
+        assert of_store.train_instances.weights.tolist() == of_file.train_instances.weights.tolist()
+
+
+def test_dev_and_test_may_have_a_single_class(source: Path, tmp_path: Path) -> None:
+    both = [("a cat", "x"), ("the dog", "y")]
+    data = [
+        write_csv(tmp_path / f"{name}.csv", ("text", "label"), rows)
+        for name, rows in (("a", both), ("b", both[1:]), ("c", both[:1]))
+    ]
+    train, dev, test = (write_store(source, path, name="classify") for path in data)
+    files = DataFiles(train=train, dev=dev, test=(test,))
+    sets = read_feature_sets(files, open_alike(files))
+    assert sets.task.labels == ("x", "y")
+    assert sets.dev_instances.labels.tolist() == [1]
+    assert sets.test_instances[0].labels.tolist() == [0]
+    with pytest.raises(UserError, match="b has one label only, 'y'; there must be two"):
+        read_feature_sets(DataFiles(train=dev), open_alike(DataFiles(train=dev)))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

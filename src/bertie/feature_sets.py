@@ -79,7 +79,7 @@ def read_feature_sets(files: DataFiles, rows: FeatureRows, metric: str = "") -> 
     task = stored_task(train_store)
     if not train_store.manifest.is_labelled:
         raise UserError(f"{train_store.folder} has no labels to learn")
-    task = replace(task, metric=metric) if metric else task
+    task = settle(replace(task, metric=metric or task.metric), train_store)
     check_metric(task)
     parts = [read_part(rows, owner, task) for owner in range(len(rows.stores))]
     if files.dev is None:
@@ -133,21 +133,32 @@ def stored_task(store: FeatureStore) -> FeatureTask:
     return task
 
 
+def settle(task: FeatureTask, store: FeatureStore) -> FeatureTask:
+    """With all that the examples to learn from decide."""
+    data = read_examples(store, task)
+    benchmark = task.benchmark if isinstance(task, Classify) else ""
+    return task.settle(replace(data, columns=task.columns, benchmark=benchmark))
+
+
 def read_store(store: FeatureStore, task: FeatureTask) -> Dataset[Any]:
     """The examples of a store, whose labels must be the task's."""
-    kind: type[TextExample | TagExample]
-    kind = TextExample if isinstance(task, Classify) else TagExample
-    examples = [build(kind, values) for values in store.read_examples()]
-    for example in examples:
+    data = read_examples(store, task)
+    for example in data.examples:
         if strange := sorted(set(labels_of(task, example)) - set(task.labels)):
             raise UserError(
                 f"{example.place}, in {store.folder}: the label {strange[0]!r} does not occur in "
                 f"training, where they are: {', '.join(task.labels)}"
             )
+    return data
+
+
+def read_examples(store: FeatureStore, task: FeatureTask) -> Dataset[Any]:
+    kind: type[TextExample | TagExample]
+    kind = TextExample if isinstance(task, Classify) else TagExample
     return Dataset(
         path=store.folder,
         format=f"features of layers {', '.join(map(str, store.manifest.layers))}",
-        examples=examples,
+        examples=[build(kind, values) for values in store.read_examples()],
         is_labelled=store.manifest.is_labelled,
     )
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,8 +30,9 @@ from bertie.infer.features import choose_layers, flush_all, keep_all, keep_words
 from bertie.model.bert import Bert
 from bertie.model.cpu_linear import hasten
 from bertie.tasks import name_of
-from bertie.tasks.classify import Classify
+from bertie.tasks.classify import Classify, TextExample
 from bertie.tasks.instances import Instances
+from bertie.tasks.sentences import TagExample
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import Dataset
 from bertie.text.tokenizer import Tokenizer
@@ -94,15 +95,16 @@ def open_frozen(source: Path, device: Literal["auto", "cpu", "cuda"]) -> Bert:
 
 
 def encode_file(source: Path, path: Path, settings: Mapping[str, Any], skip_bad: bool) -> Encoded:
-    """Reads and divides a file; labels are not needed."""
+    """Reads and divides a file. Its labels are kept, and settled where they are learned from."""
     task, notes = make_task(settings, source)
     if not isinstance(task, Classify | Tag):
         raise UserError(f"features are for the tasks classify and tag; found {name_of(task)!r}")
     data: Dataset[Any] = task.read(path, skip_bad=skip_bad)
-    if data.is_labelled:
-        task = task.settle(data)
+    task = replace(task, columns=dict(data.columns))
+    if isinstance(task, Classify):
+        task = replace(task, benchmark=data.benchmark)
     tokenizer = Tokenizer.load(source)
-    instances = task.encode(data.examples, tokenizer)
+    instances = task.encode([without_label(example) for example in data.examples], tokenizer)
     if isinstance(task, Tag):
         kept, index = keep_words(task, data.examples, tokenizer, instances)
     else:
@@ -112,6 +114,12 @@ def encode_file(source: Path, path: Path, settings: Mapping[str, Any], skip_bad:
     return Encoded(
         task=task, data=data, instances=instances, kept=kept, index=index, notes=tuple(notes)
     )
+
+
+def without_label(example: TextExample | TagExample) -> TextExample | TagExample:
+    if isinstance(example, TagExample):
+        return replace(example, tags=None)
+    return replace(example, label=None)
 
 
 def describe_store(source: Path, path: Path, encoded: Encoded, layers: str) -> FeatureManifest:
