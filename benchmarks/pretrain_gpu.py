@@ -35,7 +35,7 @@ from bertie.data.store import open_store
 from bertie.kernels import ways
 from bertie.model.bert import Bert
 from bertie.model.config import named_size
-from bertie.plan import read_header, with_micro_tokens
+from bertie.plan import with_micro_tokens
 from bertie.pretrain import PretrainRecipe, pretrain
 from bertie.train.log import METRICS
 from bertie.train.loop import TrainConfig
@@ -113,9 +113,8 @@ def fill_up(recipe: PretrainRecipe) -> PretrainRecipe:
     """The same with batches of one shape: their ends are filled up, and ignored."""
     assert recipe.store is not None
     loader = replace(recipe.data.loader, fill=True)
-    data = replace(recipe.data, loader=loader)
-    mean_length = read_header(open_store(recipe.store), data).mean_length
-    return replace(recipe, data=with_micro_tokens(data, loader.micro_tokens, mean_length, 1))
+    data, store = replace(recipe.data, loader=loader), open_store(recipe.store)
+    return replace(recipe, data=with_micro_tokens(data, loader.micro_tokens, store, 1))
 
 
 def measure_speed(recipe: PretrainRecipe, folder: Path, num_steps: int) -> dict[str, Any]:

@@ -265,11 +265,16 @@ def measure(
     """Turn r of all ways is on the same steps."""
     device = torch.device(options.device)
     until = time.monotonic() + (0 if is_one_thread(device) else options.patience)
-    runs = {way.name: make_way(way, config, data, device) for way in ways}
+    runs: dict[str, TrainStep] = {}
+    own_bytes: dict[str, int] = {}  # of weights; optimizers make theirs in the first turn
+    for way in ways:
+        before = held_bytes(device)
+        runs[way.name] = make_way(way, config, data, device)
+        own_bytes[way.name] = held_bytes(device) - before
     on_gpu: dict[str, dict[str, Any]] = {}
     for name, run in runs.items():
         started_at = time.monotonic()
-        on_gpu[name] = watch_first_turn(run, options.steps, device)
+        on_gpu[name] = watch_first_turn(run, own_bytes[name], options.steps, device)
         print(f"{name}: first turn {time.monotonic() - started_at:.0f} s", file=sys.stderr)
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for turn in range(options.rounds):
@@ -281,16 +286,24 @@ def measure(
     return Measured(seconds, on_gpu, is_disturbed)
 
 
-def watch_first_turn(run: TrainStep, num_steps: int, device: torch.device) -> dict[str, Any]:
-    """A turn that does not count: memory, threads, compilation."""
+def held_bytes(device: torch.device) -> int:
+    return torch.cuda.memory_allocated() if device.type == "cuda" else 0
+
+
+def watch_first_turn(
+    run: TrainStep, own_bytes: int, num_steps: int, device: torch.device
+) -> dict[str, Any]:
+    """A turn that does not count: memory without that of the other ways, threads, compilation."""
     if device.type == "cpu":
         time_turn(run, range(num_steps), device)
         return {}
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
+    of_others = held_bytes(device) - own_bytes
     time_turn(run, range(num_steps), device)
+    largest = torch.cuda.max_memory_allocated() - of_others
     return {
-        "largest_memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 1),
+        "largest_memory_gib": round(largest / 2**30, 1),
         "milliseconds_by_kind": gpu.profile_kinds(lambda: run(0)),
     }
 

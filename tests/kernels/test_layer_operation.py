@@ -129,6 +129,14 @@ def test_only_the_rows_that_are_kept(layer, device, is_compiled):
     check_close([rows, *gradients], [wanted[kept], *wanted_gradients], torch.float32)
 
 
+def test_no_row_that_is_kept_is_no_row(layer, device, monkeypatch):
+    monkeypatch.setattr("bertie.model.encoder.can_encode", lambda x, num_heads: True)
+    x, _, bounds = make(device)
+    rows = layer(x, bounds, 32, torch.empty(0, dtype=torch.int64, device=device))
+    rows.sum().backward()
+    assert rows.shape == (0, 64) and float(x.grad.abs().max()) == 0
+
+
 def test_to_the_left_later_tokens_change_nothing(layer, device):
     layer.attention.is_left = True
     x, _, bounds = make(device, torch.float32)

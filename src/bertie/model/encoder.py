@@ -161,7 +161,8 @@ class Layer(nn.Module):
         self, x: Tensor, bounds: Tensor, longest: int, kept: Tensor | None = None
     ) -> Tensor:  # (T, D) -> (R, D)
         """All rows, or those that are `kept` (R,) of the last layer, where only these are read."""
-        if can_encode(x, self.attention.num_heads):
+        is_read = kept is None or len(kept) > 0  # a kernel has at least one program
+        if is_read and can_encode(x, self.attention.num_heads):
             return self.forward_in_kernels(x, bounds, longest, kept)
         dropout = self.dropout if self.training else 0.0
         attended = self.attention(x, bounds, longest, kept)  # (R, D)
