@@ -231,6 +231,14 @@ def test_a_config_of_another_model_is_told(tmp_path: Path) -> None:
             import_model(tmp_path / "google", tmp_path / "model", lower_case=True)
 
 
+def test_layers_without_end_are_told(tmp_path: Path) -> None:
+    write_google(tmp_path / "google")
+    path = tmp_path / "google" / "bert_config.json"
+    path.write_text(json.dumps(GOOGLE | {"num_hidden_layers": 10**6}))
+    with pytest.raises(UserError, match="tells of 1,000,000 layers, and the file has"):
+        import_model(tmp_path / "google", tmp_path / "model", lower_case=True)
+
+
 def test_an_existing_folder_is_not_written_over(tmp_path: Path) -> None:
     make("BertModel").save_pretrained(tmp_path / "theirs")
     import_model(tmp_path / "theirs", tmp_path / "model")

@@ -4,7 +4,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -506,6 +506,13 @@ def test_a_whole_tokenizer_of_another_size_is_refused(saved: Path) -> None:
         ({"vocab_size": 0}, "contradicts itself: vocab_size must be at least 1"),
         ({"vocab_size": "37"}, "vocab_size takes a whole number; found '37'"),
         ({"num_attention_heads": None}, "has no num_attention_heads; add what"),
+        ({"num_hidden_layers": 10**30}, r"num_layers is 1e\+30, which no model has"),
+        ({"num_hidden_layers": 10**6}, "tells of 1,000,000 layers, and the file has .. weights"),
+        ({"intermediate_size": 10**30}, r"ffn_size is 1e\+30, which no model has"),
+        ({"max_position_embeddings": 10**30}, r"max_positions is 1e\+30, which no model has"),
+        ({"hidden_size": float("nan")}, "hidden_size takes a whole number; found nan"),
+        ({"model_type": "bertie", "model": 5}, "model is a table of settings, heads a list"),
+        ({"model_type": "bertie", "heads": 5}, "model is a table of settings, heads a list"),
     ],
     ids=str,
 )
@@ -514,6 +521,25 @@ def test_a_config_that_is_no_berts_is_refused(
 ) -> None:
     change_config(saved, **values)
     refuses(saved, message)
+
+
+@pytest.mark.parametrize("name", ["num_layers", "bilstm_layers"])
+@pytest.mark.parametrize("variant", ["left", "shared", "lstm on top"])
+def test_layers_without_end_are_not_made(name: str, variant: str, tmp_path: Path) -> None:
+    saved = tmp_path / "model"
+    save_model(tiny.make(tiny.VARIANTS[variant], torch.float32), saved)
+    path = saved / "config.json"
+    values = json.loads(path.read_text())
+    values |= {"model_type": "bertie", "heads": [], "model": asdict(tiny.VARIANTS[variant])}
+    values["model"][name] = 10**6
+    path.write_text(json.dumps(values))
+    refuses(saved, r"tells of 1,000,00\d layers, and the file has")
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, f'{{"hidden_size": {"9" * 5_000}}}'])
+def test_json_beyond_what_python_reads_is_refused(text: str, saved: Path) -> None:
+    (saved / "config.json").write_text(text)
+    refuses(saved, "config.json is not valid JSON")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Weights in eight bits: how near they are, that packing again changes nothing, who reads them."""
 
 import json
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,17 @@ def test_inflating_undoes_deflating(content: bytes, num_rows: int) -> None:
     numbers = torch.from_numpy(np.frombuffer(content * num_rows, np.int8).copy())
     numbers = numbers.unflatten(0, (num_rows, -1))
     assert torch.equal(inflate(deflate(numbers), num_rows), numbers)
+
+
+def test_a_small_file_does_not_fill_the_memory() -> None:
+    """2 MB of zeros, deflated as others do it, were 2 GB."""
+    zeros = zlib.compress(bytes(10**6))
+    stored = {
+        "a.numbers": torch.frombuffer(bytearray(zeros), dtype=torch.uint8),
+        "a.scales": torch.ones(10),
+    }
+    with pytest.raises(UserError, match=r"a is damaged \(it is cut short, or far longer than"):
+        open_weight("a", stored, Path("model"))
 
 
 # --- files ---

@@ -170,6 +170,25 @@ def test_an_index_that_lies_is_refused(tmp_path: Path) -> None:
         written["weight_map"] | {"x": "gone.safetensors"}, "no file .*gone.safetensors, one of 4"
     )
     refused(["part.0.weight"], "no index of weights")
+    refused({"part.0.weight": 1}, "no index of weights")
+    index.write_text("[" * 100_000)
+    with pytest.raises(UserError, match="not valid JSON"):
+        read_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {1: torch.ones(2)},
+        {"a": torch.ones(2, 2).to_sparse()},
+        {"a": torch.ones(2, device="meta")},
+    ],
+    ids=["a number as name", "sparse", "meta"],
+)
+def test_what_is_no_plain_tensor_is_refused(weights: dict, tmp_path: Path) -> None:
+    torch.save(weights, tmp_path / "pytorch_model.bin")
+    with pytest.raises(UserError, match=r"is no plain tensor with a name|damaged or cut short"):
+        read_weights(tmp_path)
 
 
 def test_what_is_no_table_of_tensors_is_refused(tmp_path: Path) -> None:

@@ -291,6 +291,10 @@ def test_neighbours_change_nothing_in_lower_precision(
         ({"precision": "float8"}, "no precision 'float8'; there are: fp32, bf16, fp16, int8"),
         ({"device": "gpu"}, "no device 'gpu'"),
         ({"device": "cuda:99"}, "no device cuda:99: torch sees"),
+        ({"device": "meta"}, "this torch has no device meta; take cpu or cuda"),
+        ({"device": "xla"}, "this torch has no device xla; take cpu or cuda"),
+        ({"device": "hpu"}, "this torch has no device hpu; take cpu or cuda"),
+        ({"device": "mtia"}, "this torch has no device mtia; take cpu or cuda"),
     ],
 )
 def test_wrong_options_are_refused(directory: Path, options: dict, message: str) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bertie.errors import UserError
 from bertie.report.page import code, figure, heading, page, paragraph, table, write_whole
 from bertie.report.plots import bar_chart, heat_map
 from tests.report.checker import FORBIDDEN_SHOWN, HOSTILE, check_page
@@ -28,6 +29,14 @@ def test_a_text_is_only_ever_a_text(text: str) -> None:
 def test_numbers_stand_to_the_right() -> None:
     made = table(["name", "score"], [["a", "1"], ["b", "2"]], numbers=["score"])
     assert made.count('<td class="number">') == 2 and made.count("<td>") == 2
+
+
+def test_a_folder_is_not_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in (Path(), tmp_path):
+        with pytest.raises(UserError, match="is a folder; name a file to write"):
+            write_whole(folder, "page")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:

@@ -27,14 +27,23 @@ from bertie.model.config import ModelConfig
 from bertie.model.heads import HEADS, PRETRAINED
 
 OURS = "bertie"  # the model_type of what only bertie opens
+LARGEST = 2**28  # number in a config.json; of larger ones, torch cannot count the bytes
+MOST_SHARED = 1_000  # layers with the same weights, of which the weights tell nothing
 
 # --- config.json ---
 
 
 def parse_config(values: Mapping[str, Any], path: Path) -> ModelConfig:
     """The model that a `config.json` or Google's `bert_config.json` describes."""
-    if values.get("model_type") == OURS:
-        return _parse_ours(values, path)
+    is_ours = values.get("model_type") == OURS
+    config = _parse_ours(values, path) if is_ours else _parse_theirs(values, path)
+    for name, size in asdict(config).items():
+        if isinstance(size, int) and size > LARGEST:
+            raise UserError(f"{path}: {name} is {size:.3g}, which no model has; mend it")
+    return config
+
+
+def _parse_theirs(values: Mapping[str, Any], path: Path) -> ModelConfig:
     family = _find_family(values, path)
     if missing := [theirs for theirs in family.sizes.values() if theirs not in values]:
         raise UserError(f"{path} has no {missing[0]}; add what the model was trained with")
@@ -57,7 +66,10 @@ def parse_config(values: Mapping[str, Any], path: Path) -> ModelConfig:
 
 def _parse_ours(values: Mapping[str, Any], path: Path) -> ModelConfig:
     try:
-        return build(ModelConfig, values.get("model", {}), "model.")
+        model, heads = values.get("model", {}), values.get("heads", [])
+        if not isinstance(model, Mapping) or not isinstance(heads, list):
+            raise UserError("model is a table of settings, heads a list of names; mend them")
+        return build(ModelConfig, model, "model.")
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
@@ -74,7 +86,8 @@ def _find_family(values: Mapping[str, Any], path: Path) -> Family:
             f"ALBERT: {', '.join(known)}"
         )
     size = values.get("hidden_size")
-    if "embedding_size" not in family.sizes and values.get("embedding_size", size) != size:
+    is_wide = "embedding_size" not in family.sizes and "embedding_size" in values
+    if is_wide and values["embedding_size"] != size:
         raise UserError(
             f"{path}: embedding_size {values['embedding_size']} differs from hidden_size "
             f"{size}: factorised embeddings as in ALBERT, not a plain BERT"
@@ -186,6 +199,7 @@ def to_ours(
 
     Takes them out of `weights` one by one, so that none is held twice.
     """
+    check_depth(config, len(weights), source)
     family = family_of(config)
     if family is None:
         parts = [*dict.fromkeys(declared), *(["pooler"] if POOLER in weights else [])]
@@ -199,6 +213,17 @@ def to_ours(
     _check_names(weights, rows, described, source)
     shapes = _find_shapes(weights, config, parts)
     return {row.ours: _take(weights, row, shapes[row.ours], source) for row in rows}
+
+
+def check_depth(config: ModelConfig, num_weights: int, source: Path) -> None:
+    """Before anything is made for each layer: every one has weights of its own, or all the same."""
+    own = config.num_layer_weights + config.bilstm_layers
+    if own > num_weights or config.num_layers > max(num_weights, MOST_SHARED):
+        raise UserError(
+            f"{source} lacks weights: its config.json tells of {max(own, config.num_layers):,} "
+            f"layers, and the file has {num_weights:,} weights in all; the two do not belong "
+            "together"
+        )
 
 
 def _find_shapes(

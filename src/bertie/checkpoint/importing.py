@@ -10,7 +10,7 @@ import torch
 
 from bertie.checkpoint.card import derive_card
 from bertie.checkpoint.draft import draft_of
-from bertie.checkpoint.hugging_face import parse_config
+from bertie.checkpoint.hugging_face import check_depth, parse_config
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.model_dir import (
     CONFIG,
@@ -81,7 +81,9 @@ def open_google(directory: Path, gelu: Gelu = "erf") -> Opened:
         raise UserError(f"no file {path} beside the TensorFlow checkpoint; put it there")
     config = replace(parse_config(read_json(path), path), gelu=gelu)
     check_vocab(directory, config)
-    named = rename(read_checkpoint(directory), config.num_layers)
+    variables = read_checkpoint(directory)
+    check_depth(config, len(variables), directory)
+    named = rename(variables, config.num_layers)
     weights = {name: torch.from_numpy(array) for name, array in named.items()}
     model, _ = build_model(config, weights)
     card = derive_card({}, model.heads, model.num_labels, [], path)

@@ -14,7 +14,7 @@ def read_json(path: Path) -> dict[str, Any]:
         raise UserError(f"no file {path}; a model directory has config.json and model.safetensors")
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(values, dict):
         raise UserError(f"{path} holds a {type(values).__name__}, not a JSON object")

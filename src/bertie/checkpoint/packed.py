@@ -123,6 +123,10 @@ def deflate(numbers: Tensor) -> Tensor:  # (R, C) int8 -> (num_bytes,) uint8
 
 
 def inflate(content: Tensor, num_rows: int) -> Tensor:  # (num_bytes,) uint8 -> (R, C) int8
-    """Checked by the sum that zlib keeps at the end."""
-    octets = bytearray(zlib.decompress(content.numpy().tobytes()))
+    """Checked by the sum that zlib keeps at the end; no longer than what `deflate` gave can be."""
+    unpacker = zlib.decompressobj()
+    most = 8 * len(content) + 1  # a number has a bit at least
+    octets = bytearray(unpacker.decompress(content.numpy().tobytes(), most))
+    if not unpacker.eof:
+        raise ValueError("it is cut short, or far longer than bertie packs it")
     return torch.frombuffer(octets, dtype=torch.int8).view(num_rows, -1)

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from bertie.checkpoint.json_files import read_json
 from bertie.checkpoint.packed import PACKED, read_packed
 from bertie.errors import UserError
 
@@ -75,16 +76,21 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         ) from None
     if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
         raise UserError(f"{path} holds more than a table of names and tensors; save a state_dict")
+    for name, weight in found.items():
+        if not isinstance(name, str) or weight.layout != torch.strided or weight.is_meta:
+            raise UserError(
+                f"{path}: {name!r} is no plain tensor with a name ({weight.layout}, on "
+                f"{weight.device}); save a state_dict of dense weights"
+            )
     return dict(found)
 
 
 def _read_shards(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
     """The files that an index lists; each must hold what the index says, and nothing else."""
-    try:
-        file_of: dict[str, str] = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        names = sorted(set(file_of.values()))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is no index of weights: it has no weight_map of names") from None
+    file_of = read_json(path).get("weight_map")
+    if not isinstance(file_of, dict) or not all(isinstance(v, str) for v in file_of.values()):
+        raise UserError(f"{path} is no index of weights: it has no weight_map of names")
+    names = sorted(set(file_of.values()))
     weights: dict[str, Tensor] = {}
     for name in names:
         shard = path.parent / name

@@ -436,4 +436,14 @@ def find_device(name: str | None) -> torch.device:
             f"no device {name}: torch sees {torch.cuda.device_count()} GPUs; leave it out to take "
             "what there is"
         )
+    if device.type not in ("cpu", "cuda"):
+        check_device(device)
     return device
+
+
+def check_device(device: torch.device) -> None:
+    """That this torch can compute there, however it says so."""
+    try:
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError):
+        raise UserError(f"this torch has no device {device}; take cpu or cuda") from None

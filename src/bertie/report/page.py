@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NewType
 
+from bertie.errors import UserError
+
 Markup = NewType("Markup", str)  # made here or in plots.py, safe to put on a page
 
 # What neither HTML nor XML may hold, though a text may: controls, surrogates, non-characters.
@@ -117,6 +119,8 @@ def page(title: str, blocks: Iterable[Markup], *, style: str = "") -> str:
 
 def write_whole(path: Path, text: str) -> Path:
     """Writes a draft and renames it: whoever reads sees the old file or the new one."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; name a file to write")
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft-{os.getpid()}")
     try:
