@@ -105,6 +105,19 @@ def test_going_on_builds_ahead_and_frees_behind(
     assert len(again.rows) == 30 and paths[0].exists()
 
 
+def test_a_step_of_many_epochs_leaves_the_rows_of_few(tmp_path: Path) -> None:
+    """Two documents, and steps of 16 instances: each takes many epochs."""
+    store = write_store(tmp_path, [[5, 9, 3]] * 2)
+    epochs = epochs_of(store)
+    most = 0
+    for first in range(0, 160, 16):
+        drawn = epochs.draw(first, first + 16)
+        epochs.advance(drawn.epoch)
+        most = max(most, epochs.find_epoch(first + 15) - drawn.epoch + 1)
+    assert epochs.find_epoch(160) > 4 * most
+    assert len([*(tmp_path / FOLDER).glob("*.bin")]) <= 2 * most + 1
+
+
 def test_static_copies_stay(tmp_path: Path) -> None:
     store = write_store(tmp_path, [[5, 9, 3]] * 40)
     epochs = epochs_of(store, static_copies=2)

@@ -51,6 +51,7 @@ class Epochs:
         self._ends = [0]  # instances before each epoch
         self._open: dict[int, Index] = {}
         self._background: BaseProcess | None = None
+        self._begun = self._freed = 0  # the epoch begun last; those before this one have no rows
 
     def spec(self, epoch: int) -> IndexSpec:
         """With static copies, epoch e is the same walk as epoch e - copies."""
@@ -109,10 +110,14 @@ class Epochs:
     def advance(self, epoch: int) -> None:
         """Starts to build what comes after `epoch`, in the background, and frees what lies behind.
 
-        One of the two last epochs may still be wanted, by a slower process or for a step back.
+        One of the two last epochs may still be wanted, by a slower process or for a step back; of
+        a tiny text, those of the step before.
         """
-        if self.static_copies is None and epoch >= 2:
-            delete_rows(self.spec(epoch - 2))
+        if self.static_copies is None:
+            end = max(self._freed, min(epoch - 1, self._begun))
+            for past in range(self._freed, end):
+                delete_rows(self.spec(past))
+            self._freed, self._begun = end, epoch
         coming = self.spec(epoch + 1)
         if self.store.manifest.num_sentences >= MANY_SENTENCES and coming.epoch == epoch + 1:
             self._background = build_in_background(coming)
