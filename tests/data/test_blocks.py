@@ -1,5 +1,6 @@
 """Bytes become whole lines of text wherever they are cut."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,21 @@ def test_blocks_are_whole_lines_and_all_of_them(chunks: list[bytes]) -> None:
     whole = b"".join(chunks)
     assert b"".join(blocks) == whole + (b"" if whole.endswith(b"\n") or not whole else b"\n")
     assert all(block.endswith(b"\n") for block in blocks)
+
+
+@given(CHUNKS, st.integers(0, 9))
+@settings(max_examples=300, deadline=None, database=None)
+def test_a_long_line_is_cut_where_nothing_is_torn(chunks: list[bytes], longest: int) -> None:
+    blocks = list(cut_at_lines(chunks, longest))
+    whole = b"".join(chunks)
+    assert b"".join(blocks) == whole + (b"" if whole.endswith(b"\n") or not whole else b"\n")
+    for block, following in pairwise(blocks):
+        assert block
+        if not block.endswith(b"\n"):
+            assert not following.decode(errors="replace")[0].isspace()
+    assert "".join(block.decode(errors="replace") for block in blocks) == b"".join(blocks).decode(
+        errors="replace"
+    )
 
 
 @given(CHUNKS)

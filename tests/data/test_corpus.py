@@ -459,13 +459,35 @@ def test_where_a_long_document_is_cut_depends_on_it_alone(
         config = CorpusConfig(document=document, unit_bytes=unit_bytes)
         expected = list(read_documents(path, config))
         assert all(0 < len(d) <= 25 and not d.isspace() for d in expected)
-        for chunk in (1, 7, 30, 1000):
-            with patch.object(blocks, "CHUNK", chunk):
+        for chunk, long in ((1, 10), (7, 1), (30, 20), (1000, 10)):
+            with (
+                patch.object(blocks, "CHUNK", chunk),
+                patch.object(corpus, "CHUNK", chunk),
+                patch.object(corpus, "LONG_LINE", long),
+            ):
                 assert list(read_documents(path, config)) == expected
                 assert list(read_documents(packed, config)) == expected
                 units = plan_units([path], config)
                 found = [d for unit in units for d in read_unit(unit, config, Problems())]
                 assert found == expected
+
+
+@pytest.mark.parametrize("words", ["some words ", "中文。没有空格", "x"])
+@pytest.mark.parametrize("document", ["block", "file"])
+def test_a_very_long_line_does_not_fill_the_memory(
+    tmp_path: Path, words: str, document: Literal["block", "file"]
+) -> None:
+    path = tmp_path / "a.txt"
+    size = 60_000_000
+    path.write_text(words * (size // len(words.encode())), "utf-8")
+    config = CorpusConfig(document=document)
+    tracemalloc.start()
+    units = plan_units([path], config)
+    num_chars = sum(len(d) for unit in units for d in read_unit(unit, config, Problems()))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert num_chars == len(words) * (size // len(words.encode()))
+    assert peak < size
 
 
 def test_a_long_file_without_blank_lines_does_not_fill_the_memory(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import bz2
 import codecs
 import gzip
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ from bertie.errors import UserError
 CHUNK = 1 << 20
 UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 MARKS = (codecs.BOM_UTF8, *UTF16)
+LONG_LINE = 1 << 22  # bytes; a longer line of plain text is read in parts
+NEAR_END = 256  # bytes
+# First bytes in UTF-8 of which no white space has one; what follows them decodes as it did.
+CHARACTER = re.compile(rb"[!-~\xc3-\xe0\xe4-\xf4]")
 MAX_PLACES = 3  # remembered of each kind of problem
 
 NOT_UTF8 = "not UTF-8, U+FFFD instead"
@@ -172,8 +177,11 @@ def to_utf8(chunks: Iterator[bytes], problems: Problems, source: Source) -> Iter
         yield text.encode()
 
 
-def cut_at_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Blocks that end with the end of a line; the last line gets one if it has none."""
+def cut_at_lines(chunks: Iterable[bytes], longest: int | None = None) -> Iterator[bytes]:
+    """Blocks that end with the end of a line; the last line gets one if it has none.
+
+    A line may come in several blocks where it has more than `longest` bytes.
+    """
     rest: list[bytes] = []
     for chunk in chunks:
         end = chunk.rfind(b"\n") + 1
@@ -181,8 +189,20 @@ def cut_at_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
             yield b"".join([*rest, chunk[:end]])
             rest = []
         rest.append(chunk[end:])
+        if longest is not None and sum(map(len, rest)) > longest:
+            line = b"".join(rest)
+            place = find_safe_cut(line)
+            if place:
+                yield line[:place]
+            rest = [line[place:]]
     if last := b"".join(rest):
         yield last + b"\n"
+
+
+def find_safe_cut(line: bytes) -> int:
+    """A place near the end at which a character begins that is no white space; 0: there is none."""
+    start = max(1, len(line) - NEAR_END)
+    return max((match.start() for match in CHARACTER.finditer(line, start)), default=0)
 
 
 def decode(data: bytes, problems: Problems, place: Callable[[int], str], number: int) -> str:
@@ -197,15 +217,18 @@ def decode(data: bytes, problems: Problems, place: Callable[[int], str], number:
 
 
 class Block(NamedTuple):
-    """Whole lines in UTF-8, and the number of the first."""
+    """Whole lines in UTF-8, or some of a very long one, and the number of the first."""
 
     number: int
     data: bytes
 
 
-def read_blocks(chunks: Iterator[bytes], problems: Problems, source: Source) -> Iterator[Block]:
+def read_blocks(
+    chunks: Iterator[bytes], problems: Problems, source: Source, longest: int | None = None
+) -> Iterator[Block]:
     number = 1
-    for data in cut_at_lines(to_utf8(chunks, problems, source) if source.start == 0 else chunks):
+    utf8 = to_utf8(chunks, problems, source) if source.start == 0 else chunks
+    for data in cut_at_lines(utf8, longest):
         yield Block(number, data)
         number += data.count(b"\n")
 

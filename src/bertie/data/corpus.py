@@ -14,7 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple
 
-from bertie.data.blocks import PACKED, UNSEEN, UTF16, Problems, Source, read_blocks, read_chunks
+from bertie.data.blocks import (
+    CHUNK,
+    LONG_LINE,
+    PACKED,
+    UNSEEN,
+    UTF16,
+    Problems,
+    Source,
+    read_blocks,
+    read_chunks,
+)
 from bertie.data.files import find_files as find_files  # where one looks for it
 from bertie.data.formats import (
     MAX_CHARS,
@@ -132,18 +142,28 @@ def end_of_file(file: BinaryIO, place: int = 0) -> int:
 def next_line(file: BinaryIO, place: int) -> int:
     """The first start of a line at or after `place`, which is not 0."""
     file.seek(place - 1)
-    file.readline()
-    return file.tell()
+    return place - 1 + skip_line(file)[0]
 
 
 def next_blank_line(file: BinaryIO, place: int) -> int:
     """The first start of a blank line at or after `place`: a document ends before it."""
     place = next_line(file, place)
-    for line in file:
-        if not line.strip():
+    while True:
+        size, is_blank = skip_line(file)
+        if is_blank:
             return place
-        place += len(line)
-    return place
+        place += size
+
+
+def skip_line(file: BinaryIO) -> tuple[int, bool]:
+    """The bytes of a line, and whether it is blank, as that behind the last one is."""
+    size, is_blank = 0, True
+    while piece := file.readline(CHUNK):
+        size += len(piece)
+        is_blank = is_blank and not piece.strip()
+        if piece.endswith(b"\n"):
+            break
+    return size, is_blank
 
 
 def ignore(num_bytes: int) -> None:
@@ -192,13 +212,16 @@ def _read(
     if kind in PARQUET:
         return _read_parquet(unit, config, problems, on_bytes)
     source = Source(unit.path, unit.start)
-    blocks = read_blocks(read_chunks(*unit, on_bytes), problems, source)
+    is_plain = kind not in JSON_LINES and kind not in DELIMITERS
+    longest = LONG_LINE if is_plain else None
+    chunks = read_chunks(*unit, on_bytes)
+    found = read_blocks(chunks, problems, source, longest)
     if kind in JSON_LINES:
-        return read_json_lines(blocks, config.wanted, problems, source)
+        return read_json_lines(found, config.wanted, problems, source)
     if kind in DELIMITERS:
-        return read_table(blocks, DELIMITERS[kind], config.wanted, problems, source)
+        return read_table(found, DELIMITERS[kind], config.wanted, problems, source)
     read = read_whole if config.document == "file" else read_plain
-    return read(blocks, problems, source)
+    return read(found, problems, source)
 
 
 def _read_parquet(

@@ -62,9 +62,11 @@ def read_plain(blocks: Iterable[Block], problems: Problems, source: Source) -> I
         first, *others = BLANK_LINES.split("\n" + decode_block(block, problems, source))
         parts.append(first[1:])
         if not others and sum(map(len, parts)) > MAX_CHARS:  # no end in sight
-            *pieces, rest = cut_long("".join(parts).removesuffix("\n"))
+            known = "".join(parts)
+            text = known.removesuffix("\n")  # the document may end here
+            *pieces, rest = cut_long(text)
             yield from pieces
-            parts = [f"{rest}\n"]
+            parts = [rest + known[len(text) :]]
         for other in others:
             if document := "".join(parts).removesuffix("\n"):
                 yield document
