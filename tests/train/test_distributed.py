@@ -15,6 +15,8 @@ import pytest
 
 from bertie.checkpoint.state import find_checkpoint, list_checkpoints
 from bertie.data.store import Store
+from bertie.errors import UserError
+from bertie.train.distributed import open_world
 from tests.data.stores import awkward, write_store
 from tests.train.runs import STILL, TINY, check_same_weights, metrics, recipe, run
 
@@ -127,6 +129,24 @@ def train_until(store: Store, out: Path, last: int, *, processes: int) -> None:
     for folder in list_checkpoints(out):
         if int(folder.name.removeprefix("step-")) > last:
             shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("told", [{}, {"RANK": "0"}, {"RANK": "0", "MASTER_ADDR": "here"}])
+def test_who_says_how_many_must_say_who(
+    monkeypatch: pytest.MonkeyPatch, told: dict[str, str]
+) -> None:
+    for name in ("RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"WORLD_SIZE": "2", **told}.items():
+        monkeypatch.setenv(name, value)
+    with (
+        pytest.raises(UserError, match=r"WORLD_SIZE is 2, and .*MASTER_PORT not set"),
+        open_world(),
+    ):
+        pass
+    monkeypatch.setenv("WORLD_SIZE", "")
+    with open_world("cpu") as world:
+        assert world.size == 1
 
 
 def test_a_dead_rank_ends_the_run_and_it_goes_on(

@@ -113,7 +113,19 @@ def test_a_new_run_begins_an_empty_file(tmp_path: Path) -> None:
     assert lines_of(tmp_path) == []
 
 
-@pytest.mark.parametrize("cut", ['{"step": 2, "held_out": {"a": 1}', '{"st', "}", '{"step": 2}\n'])
+@pytest.mark.parametrize(
+    "cut",
+    [
+        '{"step": 2, "held_out": {"a": 1}',
+        '{"st',
+        "}",
+        '{"step": 2}\n',
+        "3",
+        "[1]",
+        '{"step": "x"}',
+        "{}",
+    ],
+)
 def test_lines_that_come_again_or_are_cut_off_are_dropped(tmp_path: Path, cut: str) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n' + cut, encoding="utf-8")

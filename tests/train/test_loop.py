@@ -410,6 +410,12 @@ def test_wrong_settings_are_refused(store: Store, tmp_path: Path) -> None:
         recipe("train.fp8=true", "train.precision=bf16", "train.kernels=false")
     with pytest.raises(UserError, match=r"train.fp8 needs a GPU .*; found cpu: train.fp8=false"):
         run(store, tmp_path, recipe("train.fp8=true", "train.precision=bf16", "train.device=cpu"))
+    for threads in (-1, 100_000):
+        with pytest.raises(UserError, match=r"train\.threads is 0 to 1024; found"):
+            recipe(f"train.threads={threads}")
+    for seed in (-1, 2**64):
+        with pytest.raises(UserError, match=r"train\.seed is at least 0 and below 2\^64; found"):
+            recipe(f"train.seed={seed}")
     with pytest.raises(UserError, match=r"train.keep must be at least 1"):
         recipe("train.keep=0")
     with pytest.raises(UserError, match=r"kind = nsp or sentences; found full"):

@@ -158,6 +158,12 @@ def test_other_schedules_start_at_the_peak_after_the_warm_up(schedule: str, half
         {"eps": 0.0},
         {"decay": -0.1},
         {"max_norm": -2.0},
+        *(
+            {name: value}
+            for name in ("peak", "eps", "decay", "max_norm", "beta1", "beta2", "warmup")
+            for value in (math.nan, math.inf)
+        ),
+        {"layer_decay": math.nan},
     ],
 )
 def test_wrong_settings_are_refused(wrong: dict) -> None:

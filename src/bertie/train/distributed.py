@@ -81,7 +81,9 @@ def open_world(device: Device = "auto") -> Iterator[World]:
     on_gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
     if on_gpu and not torch.cuda.is_available():
         raise UserError("train.device is cuda, and torch sees no GPU; take cpu or auto")
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = int(os.environ.get("WORLD_SIZE") or 1)
+    if size > 1:
+        check_told()
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     here = torch.device("cuda", local_rank) if on_gpu else torch.device("cpu")
     if on_gpu:
@@ -106,6 +108,16 @@ def open_world(device: Device = "auto") -> Iterator[World]:
             "messages say why. The last checkpoint is whole: the same command goes on from it"
         ) from None
     dist.destroy_process_group()  # not after an error: it would wait for ranks that are gone
+
+
+def check_told() -> None:
+    """Whether torchrun, or whatever said how many processes there are, has said the rest."""
+    needed = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+    if missing := [name for name in needed if not os.environ.get(name)]:
+        raise UserError(
+            f"WORLD_SIZE is {os.environ['WORLD_SIZE']}, and {', '.join(missing)} not set; start "
+            "the processes with torchrun, or unset WORLD_SIZE for one alone"
+        )
 
 
 def join(rank: int, size: int, device: torch.device) -> None:

@@ -139,7 +139,7 @@ def keep_until(path: Path, step: int) -> None:
 def is_until(line: str, step: int) -> bool:
     try:
         return bool(json.loads(line)["step"] <= step)
-    except ValueError:  # cut off, where a disk was full
+    except (ValueError, TypeError, KeyError):  # cut off, where a disk was full; or none of ours
         return False
 
 

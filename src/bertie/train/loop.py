@@ -37,6 +37,7 @@ from bertie.train.log import Log
 from bertie.train.optim import BertOptimizer, OptimConfig, rate
 
 MAX_SKIPPED_IN_A_ROW = 5
+MOST_THREADS = 1024  # with a hundred thousand, torch ends in a segmentation fault
 FIRST_SCALE = 2.0**14  # of losses in fp16; gradients below 6e-8 would vanish
 SCALE_GROWS_AFTER = 1000  # steps without an overflow
 
@@ -76,8 +77,10 @@ class TrainConfig:
                 raise UserError(
                     f"train.{name} must be at least {number}; found {getattr(self, name)}"
                 )
-        if self.threads is not None and self.threads < 0:
-            raise UserError(f"train.threads must be at least 0; found {self.threads}")
+        if self.threads is not None and not 0 <= self.threads <= MOST_THREADS:
+            raise UserError(f"train.threads is 0 to {MOST_THREADS}; found {self.threads}")
+        if not 0 <= self.seed < 2**64:
+            raise UserError(f"train.seed is at least 0 and below 2^64; found {self.seed}")
         if self.fp8 and (self.precision != "bf16" or not self.kernels):
             raise UserError(
                 "train.fp8 is a part of our kernels for bf16: it needs train.precision=bf16 and "

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from typing import Any, Literal
 
@@ -33,6 +33,10 @@ class OptimConfig:
     layer_decay: float = 1.0  # a layer's rate, as a share of that of the layer above it
 
     def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"optim.{one.name} is a number; found {value}")
         if self.peak <= 0 or not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
             raise UserError("optim: peak must be positive, beta1 and beta2 in 0 .. 1, below 1")
         if self.eps <= 0 or self.decay < 0 or self.max_norm < 0:
