@@ -166,6 +166,21 @@ def test_a_test_without_labels_is_fine(model: Path, tmp_path: Path) -> None:
     assert len(sets.tests[0].examples) == 2 and not sets.tests[0].is_labelled
 
 
+def test_labels_that_an_example_lacks_are_told(model: Path, tmp_path: Path) -> None:
+    rows = [("the cat", "a"), ("a dog", "b"), ("the sea", "c")]
+    train = write_csv(tmp_path / "a.csv", ("text", "label"), rows)
+    dev = write_csv(tmp_path / "dev.csv", ("text", "label"), rows[1:2])
+    assert read(model, "classify", train, train).remarks == ()
+    assert read(model, "classify", train, dev).remarks == ("dev: no example has the label a, c",)
+    held_out = read(model, "classify", train)  # one of three
+    (gone,) = held_out.dev.examples
+    assert f"train: no example has the label {gone.label}" in held_out.remarks
+    (tmp_path / "a.conll").write_text("ann B-PER\nlee I-PER\nin O\nrome B-LOC\n\nann B-PER\n")
+    (tmp_path / "dev.conll").write_text("in O\nrome B-LOC\n")
+    (remark,) = read(model, "tag", tmp_path / "a.conll", tmp_path / "dev.conll").remarks
+    assert remark == "dev: no example has the label PER"  # a B without an I is nothing special
+
+
 # --- bad input ---
 
 

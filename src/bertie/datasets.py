@@ -1,7 +1,7 @@
 """The labelled data of a fine-tuning: read, held out where there is no dev, encoded, described."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +13,7 @@ from bertie.checkpoint.weights import SUFFIXES
 from bertie.config import build
 from bertie.errors import UserError
 from bertie.tasks import get_task
+from bertie.tasks.classify import Classify, as_names
 from bertie.tasks.instances import Instances
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import AnyTask, Dataset
@@ -72,6 +73,8 @@ def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Se
     remarks = [line for name, data in read.items() for line in describe_left_out(name, data)]
     for name, instances in encoded.items():
         remarks += [f"{name}: {count:,} {what}" for what, count in instances.counts.items()]
+    for name, data in (("train", train), (dev_name, dev)):
+        remarks += describe_missing(task, name, data)
     return Sets(
         task=task,
         train=train,
@@ -181,6 +184,30 @@ def describe_left_out(name: str, data: Dataset[Any]) -> Iterator[str]:
     for what, count in data.problems.counts.items():
         places = ", ".join(data.problems.places[what][:3])
         yield f"{name}: left out {count:,}: {what} ({places})"
+
+
+def describe_missing(task: AnyTask, name: str, data: Dataset[Any]) -> Iterator[str]:
+    """The labels that none of the examples has: they are not learned, or not looked at."""
+    if isinstance(task, Classify | Tag):
+        names = [plain_label(task, label) for label in task.labels]
+        there = {plain_label(task, label) for label in labels_of(task, data.examples)}
+        if missing := [label for label in dict.fromkeys(names) if label not in there]:
+            yield f"{name}: no example has the label {list_labels(missing)}"
+
+
+def plain_label(task: Classify | Tag, label: str) -> str:
+    """Of the tag of a span, what the span is: where it begins and ends need not occur."""
+    is_span = isinstance(task, Tag) and task.kind == "spans"
+    return label.partition("-")[2] or label if is_span else label
+
+
+def labels_of(task: Classify | Tag, examples: Iterable[Any]) -> Iterator[str]:
+    """The names of examples' labels, as the task has them."""
+    for example in examples:
+        if isinstance(task, Tag):
+            yield from task.model_tags(example) or ()
+        elif example.label is not None and task.kind != "regression":
+            yield from as_names(example.label)
 
 
 def describe_task(task: AnyTask) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Feature stores as the labelled data of a fine-tuning: examples, and rows in place of pieces."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,14 +20,16 @@ from bertie.datasets import (
     check_labelled,
     check_metric,
     describe_data,
+    describe_missing,
     describe_task,
     is_held_out,
+    labels_of,
 )
 from bertie.errors import UserError
 from bertie.model.feature_head import FeatureHead, LookUp
 from bertie.objectives import IGNORED
 from bertie.tasks import get_task
-from bertie.tasks.classify import Classify, TextExample, as_names
+from bertie.tasks.classify import Classify, TextExample
 from bertie.tasks.instances import Input, Instance, Instances, gather
 from bertie.tasks.sentences import TagExample
 from bertie.tasks.tag import Tag
@@ -99,7 +101,11 @@ def read_feature_sets(files: DataFiles, rows: FeatureRows, metric: str = "") -> 
         dev_instances=made[1],
         test_instances=tuple(made[2:]),
         notes=(*read, *describe_task(task)),
-        remarks=tuple(note for store in rows.stores for note in store.manifest.notes),
+        remarks=(
+            *(note for store in rows.stores for note in store.manifest.notes),
+            *describe_missing(task, "train", train.data),
+            *describe_missing(task, dev_name, dev.data),
+        ),
     )
 
 
@@ -144,7 +150,7 @@ def read_store(store: FeatureStore, task: FeatureTask) -> Dataset[Any]:
     """The examples of a store, whose labels must be the task's."""
     data = read_examples(store, task)
     for example in data.examples:
-        if strange := sorted(set(labels_of(task, example)) - set(task.labels)):
+        if strange := sorted(set(labels_of(task, [example])) - set(task.labels)):
             raise UserError(
                 f"{example.place}, in {store.folder}: the label {strange[0]!r} does not occur in "
                 f"training, where they are: {', '.join(task.labels)}"
@@ -161,17 +167,6 @@ def read_examples(store: FeatureStore, task: FeatureTask) -> Dataset[Any]:
         examples=[build(kind, values) for values in store.read_examples()],
         is_labelled=store.manifest.is_labelled,
     )
-
-
-def labels_of(task: FeatureTask, example: TextExample | TagExample) -> Sequence[str]:
-    """The names of an example's labels, as the task has them."""
-    if isinstance(task, Tag):
-        assert isinstance(example, TagExample)
-        return task.model_tags(example) or ()
-    assert isinstance(example, TextExample)
-    if example.label is None or task.kind == "regression":
-        return ()
-    return as_names(example.label)
 
 
 def row_instances(task: FeatureTask, part: Part, rows: FeatureRows) -> Instances:

@@ -121,6 +121,11 @@ def test_a_mean_near_the_baseline_is_told(tmp_path: Path) -> None:
     assert any("this may be chance" in text for text in checker.texts)
 
 
+def test_a_perfect_run_on_one_label_is_no_failure(tmp_path: Path) -> None:
+    checker, _ = check_report(results_of([a_run(0, 1.0)], majority=1.0), tmp_path)
+    assert not any("majority baseline" in text for text in checker.texts)
+
+
 def test_scores_are_written_as_what_they_are() -> None:
     assert show("accuracy", 0.5) == "50.0%" and show("matthews", 0.5) == "0.500"
     assert show("num_questions", 1000) == "1,000" and show("dev_loss", 1.5) == "1.500"

@@ -48,6 +48,12 @@ def test_a_run_that_broke_down_is_never_the_best() -> None:
     assert alone.best().seed == 0 and math.isnan(groups(alone)[0].best)
 
 
+def test_what_is_perfect_is_not_stuck() -> None:
+    """Of a dev set of one label, where that label is all there is to say."""
+    results = results_of([a_run(0, 1.0), a_run(1, 0.9)], majority=1.0)
+    assert [results.is_stuck(run) for run in results.runs] == [False, True]
+
+
 def test_without_a_baseline_only_broken_runs_are_stuck() -> None:
     results = results_of([a_run(0, 0.0), a_run(1, math.nan)])
     assert [results.is_stuck(run) for run in results.runs] == [False, True]

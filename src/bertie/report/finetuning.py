@@ -127,7 +127,8 @@ def warnings(results: FinetuneResults) -> list[str]:
             f"{seeds_of(at_majority)}: try a lower rate, a longer warm-up, or more epochs."
         )
     group = group_of(results, results.best())
-    if not stuck and results.majority is not None and group.mean - group.spread <= results.majority:
+    is_near = results.majority is not None and group.mean - group.spread <= results.majority < 1
+    if is_near and not stuck:
         found.append(
             "The mean is no further from the majority baseline than the seeds are from each other: "
             "this may be chance."

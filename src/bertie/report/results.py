@@ -87,9 +87,13 @@ class FinetuneResults:
         return math.isnan(self.score(run))
 
     def is_stuck(self, run: FinetuneRun) -> bool:
-        """Whether it broke down, or is no better than giving the most frequent label always."""
+        """Whether it broke down, or is no better than giving the most frequent label always.
+
+        Where that is all there is to do, what is perfect is not stuck.
+        """
+        score = self.score(run)
         return self.is_broken(run) or (
-            self.majority is not None and self.score(run) <= self.majority
+            self.majority is not None and score <= self.majority and score < 1
         )
 
 
