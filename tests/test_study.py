@@ -73,6 +73,19 @@ def test_studies_share_the_runs_that_are_equal(store: Store) -> None:
     assert len(set.intersection(*folders)) == 1  # BERT itself
 
 
+def test_where_patience_may_end_them_runs_that_look_otherwise_are_others(store: Store) -> None:
+    def folders(*sets: str) -> set[Path]:
+        made = plan_pretraining(read_study("table5", sets), scale_of(store), store)
+        return {run.folder for run in made if run.row in ("full", "no-nsp")}
+
+    rows = [f"rows.{name}.pretrain.train.evaluate_every=7" for name in ("full", "no-nsp")]
+    plain, often = folders(), folders(*rows)
+    patient = folders("pretrain.train.patience=3")
+    both = folders("pretrain.train.patience=3", *rows)
+    assert plain == often
+    assert len(plain | patient | both) == 3 * len(plain)
+
+
 def test_a_head_on_features_is_asked_only_what_it_can_answer(store: Store) -> None:
     study = read_study("relatives")
     made = plan_pretraining(study, scale_of(store), store)
@@ -246,6 +259,8 @@ def test_models_on_the_way_are_saved_often_enough(store: Store) -> None:
         ("finetune.train=3", "train is a table of settings, or a value, but not both"),
         ("rows.left.pretrain.train=4", "train is a table of settings, or a value, but not both"),
         ("pretrain.train.seed=3", "each row is run with --seeds 0, 1, .."),
+        ("rows.left.pretrain.data.loader.seed=5", "rows.left.pretrain.data.loader.seed: each row"),
+        ("rows.left.finetune.train.seed=5", "rows.left.finetune.train.seed: each row is run"),
         ('own_tasks={MRPC={recipe="classify",train="a",metric="acuracy"}}', "MRPC: no metric"),
         ('own_tasks={MRPC={recipe="study",train="a",metric="f1"}}', "MRPC: no setting"),
         ('rows.left.finetune.task.name="clasify"', "rows.left, task MRPC: no task 'clasify'"),

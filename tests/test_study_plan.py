@@ -9,7 +9,7 @@ import pytest
 from bertie.ablate import run_one, run_studies, silence
 from bertie.data.store import Store
 from bertie.errors import UserError
-from bertie.study_plan import find_starts, is_pretrained, join, settle
+from bertie.study_plan import describe_cost, find_starts, is_pretrained, join, settle
 from tests.toy_study import found_in, prepare, run_study, write_toy_data, write_toy_study
 from tests.train.runs import write_text_store
 
@@ -160,3 +160,15 @@ def test_a_task_longer_than_the_model_is_told_before_anything_runs(
 ) -> None:
     with pytest.raises(UserError, match=r"good: task.max_length 50 is more than the 40 positions"):
         prepare(file, store, data, tmp_path, "own_tasks.good.finetune.task.max_length=50")
+
+
+def test_costs_of_each_unit_are_told_apart(
+    file: Path, store: Store, data: Path, tmp_path: Path
+) -> None:
+    asked = [
+        prepare(file, store, data, tmp_path, f"pretrain.train.budget={budget}", tasks=("good",))
+        for budget in ("0.02 minutes", "4k tokens")
+    ]
+    told = list(describe_cost(join([one.plan for one in asked])))
+    assert told[1] == "  0.04 minutes, one after the other"
+    assert told[2].startswith("  8,000 tokens, about ")

@@ -84,12 +84,13 @@ class Study:
                     f"rows.{name} is fine-tuned with a budget of its own; all rows have one for "
                     "each task: own_tasks.TASK.finetune.train.budget, or finetune.train.budget"
                 )
-            for settings in (train, self.pretrain.get("train", {})):
-                if isinstance(settings, Mapping) and "seed" in settings:
-                    raise UserError("pretrain.train.seed: each row is run with --seeds 0, 1, ..")
+            check_seeds(f"rows.{name}.pretrain", row.pretrain)
+            check_seeds(f"rows.{name}.finetune", row.finetune)
             if strange := sorted(row.paper.keys() - set(self.tasks)):
                 raise UserError(f"rows.{name}.paper has {strange[0]}, which is no task here")
             check_frozen(f"rows.{name}.finetune", row.frozen, row.finetune)
+        for path in ("pretrain", "finetune", "frozen"):
+            check_seeds(path, getattr(self, path))
         known = QUESTIONS | self.own_tasks
         if unknown := [name for name in self.tasks if name not in known]:
             raise UserError(f"no task {unknown[0]}; there are: {', '.join(known)}")
@@ -97,6 +98,7 @@ class Study:
             if "," in name:
                 raise UserError(f"{name!r} has a comma, at which --tasks is cut; rename the task")
             check_frozen(f"own_tasks.{name}.finetune", task.frozen, task.finetune)
+            check_seeds(f"own_tasks.{name}.finetune", task.finetune)
         if not self.points or not all(0 < point <= 1 for point in self.points):
             raise UserError(f"points are shares of the budget, above 0 to 1; found {self.points}")
         if list(self.points) != sorted(set(self.points)):
@@ -106,6 +108,13 @@ class Study:
     def questions(self) -> dict[str, Question]:
         known = QUESTIONS | self.own_tasks
         return {name: known[name] for name in self.tasks}
+
+
+def check_seeds(path: str, settings: Settings) -> None:
+    """Each run has those of its number."""
+    for name in flatten(settings):
+        if name in ("train.seed", "data.loader.seed"):
+            raise UserError(f"{path}.{name}: each row is run with --seeds 0, 1, ..")
 
 
 def check_frozen(path: str, frozen: bool, settings: Settings) -> None:
@@ -284,8 +293,10 @@ def with_saving(recipe: PretrainRecipe, points: Sequence[float]) -> PretrainReci
 
 
 def pretraining_key(recipe: PretrainRecipe, store: Store) -> str:
-    """Of all that decides what is learned."""
-    return digest([without(asdict(recipe), pretrain.HARMLESS), store.manifest.digest])
+    """Of all that decides what is learned; where patience may end it, evaluations do, too."""
+    deciding = {"train.patience", "train.evaluate_every"} if recipe.train.patience else set()
+    values = without(asdict(recipe), pretrain.HARMLESS - deciding)
+    return digest([values, store.manifest.digest])
 
 
 def scale_settings(scale: Scale) -> Settings:

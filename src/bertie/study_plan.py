@@ -162,16 +162,21 @@ def describe_cost(plan: Plan) -> Iterator[str]:
     left = plan.to_pretrain
     done = len(once(plan.pretrainings)) - len(left)
     yield f"pre-training: {len(left)} runs to do, {done} done"
-    budgets = [Budget.parse(run.recipe.train.budget) for run in left]
-    if budgets and budgets[0].unit == "minutes":
-        yield f"  {sum(budget.amount for budget in budgets):,.0f} minutes, one after the other"
-    elif budgets:
-        operations = sum(map(count_operations, left))
-        tokens = sum(budget.amount for budget in budgets)
-        yield f"  {tokens:,.0f} tokens, about {operations:.1e} operations"
+    by_unit: dict[str, list[Pretraining]] = {"minutes": [], "tokens": []}
+    for run in left:
+        by_unit[Budget.parse(run.recipe.train.budget).unit].append(run)
+    if timed := by_unit["minutes"]:
+        yield f"  {add_budgets(timed):,.12g} minutes, one after the other"
+    if counted := by_unit["tokens"]:
+        operations = sum(map(count_operations, counted))
+        yield f"  {add_budgets(counted):,.0f} tokens, about {operations:.1e} operations"
     to_tune = plan.to_tune
     done = len(once(plan.tunings)) - len(to_tune)
     yield f"fine-tuning: {len(to_tune)} runs to do, {done} done"
+
+
+def add_budgets(runs: Sequence[Pretraining]) -> float:
+    return sum(Budget.parse(run.recipe.train.budget).amount for run in runs)
 
 
 def count_operations(run: Pretraining) -> float:
