@@ -21,6 +21,7 @@ from bertie.data.store import Store, open_store
 from bertie.errors import UserError
 from bertie.info import describe
 from bertie.prepare import PrepareRecipe, prepare
+from bertie.text.files import TokenizerConfig
 from bertie.text.tokenizer import Tokenizer
 from tests.text.reference import SPECIALS
 from tests.text.test_processes import is_running, wait_for
@@ -129,13 +130,33 @@ def test_chinese_words_begin_at_the_segmenters_boundaries(vocab: Path, tmp_path:
     assert "中文" in words and "文字" in words
 
 
+@pytest.mark.parametrize("segmenter", ["none", "jieba"])
+def test_text_that_spells_special_tokens_is_text(tmp_path: Path, segmenter: str) -> None:
+    if segmenter == "jieba":
+        pytest.importorskip("jieba")
+    pieces = [*SPECIALS, "the", "[", "]", "sep", "cls", "pad", "mask", "中", "文", "[E1]"]
+    tokenizer = Tokenizer(pieces, TokenizerConfig(extra_tokens=("[E1]",)))
+    tokenizer.save(tmp_path / "vocab")
+    text = "the [SEP] [MASK]the[CLS] [PAD] 中文[SEP]龘中文 [UNK] [E1]"
+    (tmp_path / "a.txt").write_text(text, encoding="utf-8")
+    settings = recipe("corpus.held_out_percent=0", f"prepare.segmenter={segmenter}")
+    prepare([tmp_path / "a.txt"], tmp_path / "vocab", tmp_path / "s", settings, workers=1)
+    store = open_store(tmp_path / "s")
+    spelled = "the [ sep ] [ mask ] the [ cls ] [ pad ] 中 文 [ sep ] [UNK] 中 文 [UNK] [E1]"
+    assert " ".join(tokenizer.tokens(store.ids.tolist())) == spelled
+    bits = np.unpackbits(store.words, count=len(store.ids)).tolist()
+    starts = [piece for piece, bit in zip(spelled.split(), bits, strict=True) if not bit]
+    assert starts == (["文", "文"] if segmenter == "jieba" else [])
+
+
 def test_short_documents_and_duplicates_by_setting(vocab: Path, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("the word\n\nthe word\n\nthe word the word\n\nthe")
     zero = "corpus.held_out_percent=0"
     prepare([tmp_path / "a.txt"], vocab, tmp_path / "1", recipe(zero), workers=1)
     assert decoded(open_store(tmp_path / "1")) == ["the word", "the word the word", "the"]
     settings = recipe(zero, "prepare.deduplicate=false", "prepare.min_tokens=2")
-    prepare([tmp_path / "a.txt"], vocab, tmp_path / "2", settings, workers=1)
+    made = prepare([tmp_path / "a.txt"], vocab, tmp_path / "2", settings, workers=1)
+    assert made.train.statistics["documents_duplicate"] == 0, "none was dropped"
     assert decoded(open_store(tmp_path / "2")) == ["the word", "the word", "the word the word"]
 
 

@@ -66,7 +66,7 @@ class Encoder:
     def encode(self, texts: Sequence[str]) -> Encoded:
         split = [split_sentences(text) for text in texts]
         sentences = [sentence for document in split for sentence in document]
-        ids, lengths = self.tokenizer.flat_ids(sentences)
+        ids, lengths = self.tokenizer.corpus_ids(sentences)
         starts_word = ~self.continues[ids]
         if self.segmenter is not None:
             self.mark_words(self.segmenter, sentences, ids, lengths, starts_word)
@@ -96,7 +96,9 @@ class Encoder:
             places = [match.start() for match in CJK_CHARACTER.finditer(sentence)]
             if len(places) != last - first:  # one is not in the vocabulary: look closer
                 begin = int(ends[number] - lengths[number])
-                places = self.tokenizer.split(sentence).starts[rows[first:last] - begin].tolist()
+                places = (
+                    self.tokenizer.split_corpus(sentence).starts[rows[first:last] - begin].tolist()
+                )
             starts_word[rows[first:last]] = [place in starts for place in places]
 
 
@@ -186,14 +188,15 @@ def choose(tables: Sequence[np.ndarray], config: PartConfig, held_out_percent: i
     is_first[firsts] = True
     is_empty = table["tokens"] == 0
     is_short = ~is_empty & (table["tokens"] < config.min_tokens)
-    is_kept = ~is_empty & ~is_short & (is_first | (not config.deduplicate))
+    is_double = ~is_empty & ~is_short & ~is_first & config.deduplicate
+    is_kept = ~is_empty & ~is_short & ~is_double
     held = np.fromiter(
         (is_held_out(bytes(hash), held_out_percent) for hash in table["hash"]), np.bool_, len(table)
     )
     counts = Counter(
         documents_empty=int(is_empty.sum()),
         documents_short=int(is_short.sum()),
-        documents_duplicate=int((~is_empty & ~is_short & ~is_first).sum()),
+        documents_duplicate=int(is_double.sum()),
         documents_held_out=int((is_kept & held).sum()),
     )
     return Choice(is_kept & ~held, is_kept & held, counts)

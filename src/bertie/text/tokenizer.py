@@ -84,6 +84,8 @@ class Tokenizer:
         }
         # [MASK] and a user's own tokens belong into text; [CLS], [SEP], [PAD], [UNK] around it.
         self._inside = pattern_of((self.config.mask_token, *self.config.extra_tokens))
+        # Text to train on has none of these either: [MASK] is for those who choose what to hide.
+        self._of_corpus = pattern_of((self.config.unk_token, *self.config.extra_tokens))
         self._words = Memo(self._wordpiece.split, capacity=1 << 18, longest=40)
         self._chunks = Memo(self._chunk_ids, capacity=1 << 18, longest=40)
         self._word_cuts = Memo(self._wordpiece.cut, capacity=1 << 16, longest=40)
@@ -135,12 +137,23 @@ class Tokenizer:
 
     def flat_ids(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids of all texts in a row (T,), and how many each has (n,)."""
-        packed = [self._packed(text) for text in texts]
+        return self._flat(map(self._packed, texts))
+
+    def corpus_ids(self, texts: Iterable[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The same of text to train on, where "[SEP]", "[MASK]" and their like are plain text.
+
+        One that somebody's text happens to spell would tear a sequence apart, or teach that [MASK]
+        is a word. [UNK] stays what it is: so a text says that a word was lost.
+        """
+        return self._flat(self._packed(text, self._of_corpus) for text in texts)
+
+    def _flat(self, texts: Iterable[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        packed = list(texts)
         lengths = np.fromiter(map(len, packed), np.int64, len(packed)) // ID.itemsize
         return np.frombuffer(b"".join(packed), ID), lengths
 
-    def _packed(self, text: str) -> bytes:
-        parts = self._splitter.divide(text)
+    def _packed(self, text: str, special: re.Pattern[str] | None = None) -> bytes:
+        parts = self._splitter.divide(text, special)
         packed = [
             self._wordpiece.firsts[part]
             if number % 2
@@ -182,6 +195,10 @@ class Tokenizer:
         happens to spell would tear it apart. `split` takes them for special, as the reference.
         """
         return self._split(self._splitter.divide(text, self._inside))
+
+    def split_corpus(self, text: str) -> Pieces:
+        """The pieces of `corpus_ids`, with their places."""
+        return self._split(self._splitter.divide(text, self._of_corpus))
 
     def _split(self, parts: Sequence[str]) -> Pieces:
         cuts: list[Cut] = []
