@@ -1,5 +1,6 @@
 """From text to a store: the same bytes whatever the workers, whatever was killed on the way."""
 
+import errno
 import json
 import os
 import random
@@ -362,6 +363,19 @@ def test_a_field_that_no_line_has_is_told(vocab: Path, tmp_path: Path) -> None:
     made = prepare([tmp_path / "a.jsonl"], vocab, tmp_path / "s", settings, workers=2)
     assert made.train.num_documents == 2
     assert made.problems.places[UNSEEN] == ["meta.lang"] and made.problems.num_skipped == 0
+
+
+def test_a_full_disk_is_told_with_its_folder(
+    corpus: Path, vocab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_up(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("bertie.prepare.PartWriter.finish", fill_up)
+        with pytest.raises(UserError, match=r"cannot write in .*/s.draft: No space left"):
+            prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
+    prepare([corpus], vocab, tmp_path / "s", recipe(), workers=1)
 
 
 def test_a_place_that_no_store_can_take_is_refused_at_once(

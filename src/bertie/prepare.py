@@ -8,6 +8,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
@@ -99,7 +100,7 @@ def make_store(
     files = find_files(paths, problems)
     units = plan_units(files, recipe.corpus)
     sources = {name_of(path): source_hash(path) for path in files}
-    with held(draft):
+    with held(draft), naming_folder(draft):
         check_free(out)  # again: another process may have just made it
         take_up(draft, plan(sources, units, tokenizer, recipe))
         tokenizer.save(draft / TOKENIZER)
@@ -111,6 +112,19 @@ def make_store(
     problems.merge(prepared.problems)
     note_unseen(recipe.corpus, problems)
     return replace(prepared, problems=problems)
+
+
+@contextmanager
+def naming_folder(draft: Path) -> Iterator[None]:
+    """A full disk does not say where it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise UserError(
+            f"cannot write in {draft}: {error.strerror}; the same command goes on where it was"
+        ) from None
 
 
 def name_of(path: Path) -> str:
