@@ -170,7 +170,7 @@ def begin(server: Server, head: str, length: int = 2) -> socket.socket:
     """Sends a request but for its body."""
     host, port = urlsplit(server.address).netloc.split(":")
     connection = socket.create_connection((host, int(port)))
-    fields = "host: x\r\ncontent-type: application/json\r\n"
+    fields = "host: localhost\r\ncontent-type: application/json\r\n"
     fields += f"content-length: {length}\r\n"
     connection.sendall(f"{head} HTTP/1.1\r\n{fields}\r\n".encode())
     return connection

@@ -90,7 +90,7 @@ def test_what_can_be_asked_is_written_down(server: Server) -> None:
     for verb in verbs:
         path = described["paths"][f"/v1/{{model}}/{verb}"]["post"]
         assert path["description"] or path["summary"]
-        wanted = "200 400 401 404 405 408 413 415 422 429 500 503 504"
+        wanted = "200 400 401 403 404 405 408 413 415 422 429 500 503 504"
         assert set(path["responses"]) == set(wanted.split())
     assert {"401", "405"} <= set(described["paths"]["/metrics"]["get"]["responses"])
     schemes = described["components"]["securitySchemes"].values()

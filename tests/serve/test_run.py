@@ -22,6 +22,21 @@ def test_a_taken_port_is_noticed_before_anything_is_loaded() -> None:
     assert str(refused.value) == f"port {port} is taken; choose another: --port {port + 1}"
 
 
+@pytest.mark.parametrize(
+    "host, message",
+    [
+        ("", "--host is empty; leave it out, or give an address"),  # as of an unset variable
+        (" ", "--host is empty"),
+        ("ä..b", "no host 'ä..b'; give an address, or a name"),
+        ("a\0b", "no host"),
+        ("nowhere.invalid", "cannot listen on nowhere.invalid, port 0"),
+    ],
+)
+def test_what_is_no_host_is_told(host: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        open_socket(host, 0)
+
+
 def test_shutting_down_finishes_what_was_taken(models: dict[str, Path]) -> None:
     heavy = {"texts": ["the city of Paris " * 1000] * 8}
     with serving(*named(models, ["names"])) as server, ThreadPoolExecutor(1) as pool:

@@ -58,6 +58,7 @@ def serve(
 
     try:
         from bertie.serve.app import make_app
+        from bertie.serve.hosts import find_hosts
         from bertie.serve.keys import Keys
         from bertie.serve.models import load_models
         from bertie.serve.run import open_socket, run
@@ -69,7 +70,8 @@ def serve(
     keys = None if api_key_file is None else Keys.read(api_key_file)
     listening = open_socket(host, port)
     opened = load_models(places, device=device, precision=precision)
-    app = make_app(opened, settings, keys=keys, origins=allow_origin or ())
+    hosts = find_hosts(listening.getsockname()[0], settings.allow_hosts, has_keys=keys is not None)
+    app = make_app(opened, settings, keys=keys, origins=allow_origin or (), hosts=hosts)
     names = ", ".join(one.name for one in opened)
     run(
         app,

@@ -34,7 +34,7 @@ PAGE = Path(str(files("bertie.serve") / "page"))
 CONTENT_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": bodies.ErrorAnswer, "description": KINDS[status]}
-    for status in (400, 401, 404, 405, 408, 413, 415, 422, 429, 500, 503, 504)
+    for status in (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503, 504)
 }
 LOCKS = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -51,6 +51,7 @@ def make_app(
     *,
     keys: Keys | None = None,
     origins: Sequence[str] = (),
+    hosts: frozenset[str] | None = None,
 ) -> FastAPI:
     """All that a server does, for uvicorn to run."""
     metrics = Metrics()
@@ -75,7 +76,12 @@ def make_app(
     add_refusals(app)
     describe_locks(app, are_locked=keys is not None)
     app.add_middleware(
-        Gate, limits=settings.limits, keys=keys, metrics=metrics, wait_s=batcher.wait_s
+        Gate,
+        limits=settings.limits,
+        keys=keys,
+        metrics=metrics,
+        hosts=hosts,
+        wait_s=batcher.wait_s,
     )
     if origins:
         app.add_middleware(
@@ -172,20 +178,22 @@ def refusing(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def add_state_routes(app: FastAPI, batcher: Batcher, metrics: Metrics) -> None:
     @app.head("/health", include_in_schema=False)
-    @app.get("/health", responses=refusing(405), tags=["state"])
+    @app.get("/health", responses=refusing(403, 405), tags=["state"])
     async def health() -> dict[str, str]:
         """Whether the process lives."""
         return {"status": "ok"}
 
     @app.head("/ready", include_in_schema=False)
-    @app.get("/ready", responses=refusing(405, 429, 503), tags=["state"])
+    @app.get("/ready", responses=refusing(403, 405, 429, 503), tags=["state"])
     async def ready() -> dict[str, str]:
         """Whether it takes requests: models are open, and it is not shutting down."""
         if batcher.is_closing:
             raise Refused(503, "the server is shutting down")
         return {"status": "ok"}
 
-    @app.get("/metrics", response_class=Response, responses=refusing(401, 405, 429), tags=["state"])
+    @app.get(
+        "/metrics", response_class=Response, responses=refusing(401, 403, 405, 429), tags=["state"]
+    )
     async def show_metrics() -> Response:
         """Numbers, for Prometheus."""
         return Response(metrics.write(), media_type="text/plain; version=0.0.4; charset=utf-8")

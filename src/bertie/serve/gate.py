@@ -12,6 +12,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from bertie.serve.hosts import check_host
 from bertie.serve.keys import Keys
 from bertie.serve.metrics import Metrics
 from bertie.serve.refusals import CLIENT_LEFT, Refused, come_back, make_reply
@@ -55,10 +56,11 @@ class Gate:
         limits: Limits,
         keys: Keys | None,
         metrics: Metrics,
+        hosts: frozenset[str] | None = None,  # as `hosts.py` finds them
         wait_s: Callable[[], float] = lambda: 0.0,  # until what waits is answered, about
     ) -> None:
         self.app, self.limits, self.keys, self.metrics = app, limits, keys, metrics
-        self.wait_s = wait_s
+        self.hosts, self.wait_s = hosts, wait_s
         self.num_open = 0  # requests that have no answer yet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,6 +90,7 @@ class Gate:
         self, scope: Scope, headers: Mapping[bytes, bytes], receive: Receive, tell: Send
     ) -> None:
         visit: Visit = scope["bertie.visit"]
+        check_host(headers, self.hosts)
         if self.keys is not None and needs_key(visit.path):
             visit.key = self.keys.check(headers)
         if visit.path == "/health":  # it lives, however many ask; and nobody's body is kept for it

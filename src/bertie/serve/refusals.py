@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 KINDS = {
     400: "bad_request",
     401: "unauthorized",
+    403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
     408: "request_timeout",

@@ -21,6 +21,8 @@ from bertie.serve.settings import ServeRecipe
 
 def open_socket(host: str, port: int) -> socket.socket:
     """Port 0 is any that is free."""
+    if not host.strip():  # which would be all of the network
+        raise UserError("--host is empty; leave it out, or give an address: 0.0.0.0 for all")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -32,6 +34,9 @@ def open_socket(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             raise UserError(f"port {port} is taken; choose another: --port {port + 1}") from None
         raise UserError(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+    except (TypeError, ValueError):  # what cannot be a name at all
+        made.close()
+        raise UserError(f"no host {host!r}; give an address, or a name") from None
     return made
 
 

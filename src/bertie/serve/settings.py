@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, fields
 
 from bertie.errors import UserError
 
+MOST = 1e12  # of any limit: seconds beyond are no time, nor are NaN and infinity
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
@@ -45,9 +47,12 @@ class Batching:
 class ServeRecipe:
     limits: Limits = field(default_factory=Limits)
     batching: Batching = field(default_factory=Batching)
+    # By which it may be asked, beside localhost, where it listens on loopback without keys.
+    allow_hosts: tuple[str, ...] = ()
 
 
 def check_positive(settings: Limits | Batching) -> None:
     for one in fields(settings):
-        if getattr(settings, one.name) <= 0:
-            raise UserError(f"{one.name} is more than 0; found {getattr(settings, one.name)}")
+        value = getattr(settings, one.name)
+        if not 0 < value <= MOST:
+            raise UserError(f"{one.name} is more than 0, and {MOST:g} at most; found {value}")
