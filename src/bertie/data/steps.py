@@ -116,7 +116,7 @@ def fit_micro_tokens(
     """
     least, batch_size = 2 * config.instances.max_length, len(samples[0])
     lengths = np.concatenate(samples)
-    count = math.ceil(lengths.mean() * batch_size / world_size / at_most)  # of a rank's step
+    count = math.ceil(float(lengths.mean()) * batch_size / world_size / at_most)  # of a rank
     while True:
         mean = float(np.mean([find_largest_part(one, world_size, count) for one in samples]))
         deviation = float(lengths.std()) * math.sqrt(batch_size) / (world_size * count)
