@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from bertie import plan as planning
 from bertie.checkpoint.model_dir import open_model
-from bertie.checkpoint.state import find_best, find_checkpoint, list_checkpoints
+from bertie.checkpoint.state import find_best, find_checkpoint, list_checkpoints, step_of
 from bertie.cli import app
 from bertie.data.loader import Loader
 from bertie.data.store import Store, open_store
@@ -300,9 +300,22 @@ def test_the_best_by_held_out_text_stays(store: Store, tmp_path: Path) -> None:
     assert [p.name for p in list_checkpoints(tmp_path)] == [f"step-{best:08}", "step-00000020"]
 
 
+def test_with_patience_the_best_is_the_model(store: Store, tmp_path: Path) -> None:
+    often = ("train.evaluate_every=2", "optim.peak=0.5")
+    made = run(store, tmp_path, recipe(*often, "train.patience=2"))
+    best = find_best(tmp_path)
+    assert step_of(best) < made.counters.step
+    check_same_weights(tmp_path, best)
+    figures = {n["step"]: n["held_out"] for n in metrics(tmp_path) if "held_out" in n}
+    assert made.held_out == figures[step_of(best)] != figures[made.counters.step]
+    again = run(store, tmp_path, recipe(*often, "train.patience=2"))
+    assert again.held_out == made.held_out
+    check_same_weights(tmp_path, best)
+
+
 def test_nothing_held_out_nothing_said(tmp_path: Path) -> None:
     store = write_text_store(tmp_path / "store", num_held_out=0)
-    made = run(store, tmp_path / "run", recipe())
+    made = run(store, tmp_path / "run", recipe("train.patience=1"))
     assert made.held_out == {} and find_checkpoint(tmp_path / "run").score is None
     assert all("held_out" not in line for line in metrics(tmp_path / "run"))
 

@@ -25,8 +25,11 @@ from bertie.checkpoint.state import (
     Checkpoint,
     Counters,
     Saving,
+    find_best,
     find_checkpoint,
     list_checkpoints,
+    step_of,
+    verify,
 )
 from bertie.data.entropy import unigram_entropy
 from bertie.data.loader import Batch, Loader
@@ -46,7 +49,7 @@ from bertie.train.budget import Phase
 from bertie.train.distributed import World, open_world
 from bertie.train.hardware import find_peak
 from bertie.train.health import with_warnings
-from bertie.train.log import Log, Show
+from bertie.train.log import Log, Show, read_held_out
 from bertie.train.loop import TrainConfig, Trainer, switch_kernels
 from bertie.train.optim import OptimConfig
 from bertie.train.record import (
@@ -226,9 +229,14 @@ def pretrain(
             resume=checkpoint,
         )
         run_phases(trainer, plan, held_out, store, world)
-        figures = trainer.figures or trainer.evaluate(model)[0]
+        # Where patience ended it, the newest model has got no better for a while.
+        best = find_best(out) if recipe.train.patience else None
+        if best is None:
+            figures = trainer.figures or trainer.evaluate(model)[0]
+        else:
+            figures = read_held_out(out, step_of(best))
         if world.is_first:
-            publish(out)
+            publish(out, best)
             write_pretraining_report(out)
         return Pretrained(
             model=out / MODEL,
@@ -273,9 +281,9 @@ def run_phases(
             trainer.next_phase()
 
 
-def publish(out: Path) -> None:
-    """The newest checkpoint's model becomes the model of the run."""
-    checkpoint = find_checkpoint(out)
+def publish(out: Path, best: Path | None) -> None:
+    """The newest checkpoint's model becomes the model of the run; or that of the best."""
+    checkpoint = find_checkpoint(out) if best is None else verify(best)
     assert checkpoint is not None
     copy_model(checkpoint.model, out / MODEL)
 

@@ -143,6 +143,13 @@ def is_until(line: str, step: int) -> bool:
         return False
 
 
+def read_held_out(folder: Path, step: int) -> dict[str, float]:
+    """The figures that were logged after a step; none if there are none."""
+    lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+    found = [line for line in map(json.loads, lines) if "held_out" in line and line["step"] == step]
+    return dict(found[-1]["held_out"]) if found else {}
+
+
 def open_board(folder: Path, first_step: int) -> Any:
     """What it holds of `first_step` and later is hidden: it comes again."""
     try:
