@@ -181,6 +181,35 @@ def test_labels_that_an_example_lacks_are_told(model: Path, tmp_path: Path) -> N
     assert remark == "dev: no example has the label PER"  # a B without an I is nothing special
 
 
+def test_what_is_held_out_does_not_repeat_what_was_left_out(model: Path, tmp_path: Path) -> None:
+    data = write_classes(tmp_path / "a.csv", 12)
+    data.write_text(data.read_text() + ",good\n", encoding="utf-8")
+    remarks = read(model, "classify", data, skip_bad=True).remarks
+    assert [line.partition(":")[0] for line in remarks if "left out" in line] == ["train"]
+    remarks = read(model, "classify", data, data, skip_bad=True).remarks
+    assert [line.partition(":")[0] for line in remarks if "left out" in line] == ["train", "dev"]
+
+
+def test_a_file_without_documents_says_that_sentences_are_alone(
+    model: Path, tmp_path: Path
+) -> None:
+    data = write_tags(tmp_path / "a.conll")
+    assert read(model, "tag", data, data, context="document").remarks == ()
+    text = data.read_text(encoding="utf-8").replace("-DOCSTART- -X- O\n\n", "")
+    bare = tmp_path / "bare.conll"
+    bare.write_text(text, encoding="utf-8")
+    (remark,) = read(model, "tag", data, bare, context="document").remarks
+    assert remark.startswith("dev: 12 sentences are read without their neighbours")
+    assert "-DOCSTART-" in remark
+    assert read(model, "tag", bare, bare).remarks == ()
+
+
+def test_a_column_that_training_lacks_is_named(model: Path, tmp_path: Path) -> None:
+    data = write_classes(tmp_path / "a.csv")
+    with pytest.raises(UserError, match=r"a.csv has no column 'number' for id"):
+        read(model, "classify", data, columns={"id": "number"})
+
+
 # --- bad input ---
 
 

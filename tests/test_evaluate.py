@@ -284,6 +284,17 @@ def test_columns_of_another_name_can_be_named(
         evaluate_file(out / "model", other, sets=["train.seed=1"])
 
 
+def test_a_column_of_labels_that_is_not_there_is_named(
+    tuned: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    """Not taken for a file without labels; which it may be, if nothing was asked for."""
+    data, out = tuned["classify"]
+    with pytest.raises(UserError, match=r"set.csv has no column 'lable' for label"):
+        evaluate_file(out / "model", data, sets=["task.columns.label=lable"])
+    bare = write_csv(tmp_path / "a.csv", ("text",), [("the cat",)])
+    assert not evaluate_file(out / "model", bare)[0].is_labelled
+
+
 def test_entities_are_written_with_their_places(tuned: dict[str, tuple[Path, Path]]) -> None:
     data, out = tuned["tag"]
     texts = [example.text for example in open_task(out / "model").read(data).examples]

@@ -161,9 +161,11 @@ def test_the_papers_grid_is_18_runs_and_the_best_on_dev_is_kept(
     dev = write_classes(tmp_path / "d.csv", 6)
     dev.write_text(dev.read_text().replace(",good", ",g").replace(",bad", ",b"))
     out = tmp_path / "out"
-    made = tune(
-        "classify", "tune.grid=paper", EACH_EPOCH, model=model, train=train, dev=dev, out=out
-    )
+    shown: list[Mapping[str, Any]] = []
+    paths = {"model": model, "train": train, "dev": dev, "out": out}
+    made = tune("classify", "tune.grid=paper", EACH_EPOCH, **paths, show=shown.append)
+    unused = [line["note"] for line in shown if "is not used" in str(line.get("note"))]
+    assert [note.split()[2] for note in unused] == ["tune.batch_size", "optim.peak", "train.budget"]
     results = made.results
     assert len(results.runs) == 18
     assert {run.settings["batch_size"] for run in results.runs} == {16, 32}

@@ -15,8 +15,9 @@ from bertie.errors import UserError
 from bertie.tasks import get_task
 from bertie.tasks.classify import Classify, as_names
 from bertie.tasks.instances import Instances
+from bertie.tasks.sentences import DOCUMENT
 from bertie.tasks.tag import Tag
-from bertie.tasks.task import AnyTask, Dataset
+from bertie.tasks.task import AnyTask, Dataset, check_given
 from bertie.text.tokenizer import Tokenizer
 
 
@@ -56,6 +57,7 @@ def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Se
         raise UserError("say what to learn from: --train FILE")
     task, notes = make_task(settings, source)
     train = task.read(files.train, skip_bad=files.skip_bad, needs_labels=True)
+    check_given(train, task.columns)
     task = task.settle(train)
     check_metric(task)
     if files.dev is None:
@@ -70,7 +72,10 @@ def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Se
     read = {"train": train, dev_name: dev} | {f"test {n}": data for n, data in enumerate(tests, 1)}
     encoded = {name: task.encode(data.examples, tokenizer) for name, data in read.items()}
     notes += [describe_data(name, data) for name, data in read.items()]
-    remarks = [line for name, data in read.items() for line in describe_left_out(name, data)]
+    remarks = list[str]()
+    for name, data in read.items():
+        if files.dev is not None or data is not dev:  # else it is of the same file as train
+            remarks += [*describe_left_out(name, data), *describe_context(task, name, data)]
     for name, instances in encoded.items():
         remarks += [f"{name}: {count:,} {what}" for what, count in instances.counts.items()]
     for name, data in (("train", train), (dev_name, dev)):
@@ -184,6 +189,16 @@ def describe_left_out(name: str, data: Dataset[Any]) -> Iterator[str]:
     for what, count in data.problems.counts.items():
         places = ", ".join(data.problems.places[what][:3])
         yield f"{name}: left out {count:,}: {what} ({places})"
+
+
+def describe_context(task: AnyTask, name: str, data: Dataset[Any]) -> Iterator[str]:
+    """Whether sentences that are to be read with their document have one."""
+    reads_documents = isinstance(task, Tag) and task.context == "document"
+    if reads_documents and (alone := sum(example.document < 0 for example in data.examples)):
+        yield (
+            f"{name}: {alone:,} sentences are read without their neighbours, as no document begins "
+            f"before them ({DOCUMENT})"
+        )
 
 
 def describe_missing(task: AnyTask, name: str, data: Dataset[Any]) -> Iterator[str]:

@@ -1,8 +1,9 @@
 """A fine-tuned model on a file: the official scores, and the answers as files."""
 
+import copy
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from bertie.tasks.instances import Instances
 from bertie.tasks.span import Span
 from bertie.tasks.steps import predict
 from bertie.tasks.tag import Tag
-from bertie.tasks.task import AnyTask, Dataset
+from bertie.tasks.task import AnyTask, Dataset, check_given
 from bertie.text.files import write_text
 from bertie.text.tokenizer import Tokenizer
 
@@ -79,6 +80,7 @@ def evaluate_file(
         data, evaluated = evaluate_store(directory, path, task)
     else:
         data = task.read(path, skip_bad=skip_bad)
+        check_given(data, dict(read_settings(sets).get("columns", {})))
         if out is not None:
             choose_targets(out, data, task)
         instances = task.encode(data.examples, Tokenizer.load(directory))
@@ -109,13 +111,18 @@ def open_task(directory: Path, sets: Sequence[str] = ()) -> AnyTask:
             f"{directory} does not say what it was fine-tuned for (task.json); fine-tune it: "
             "bertie finetune --model DIR --task classify --train FILE --out DIR"
         )
-    settings: dict[str, Any] = {"task": dict(card.settings)}
+    task: AnyTask = build(get_task(card.task), read_settings(sets, card.settings), "task.")
+    return task
+
+
+def read_settings(sets: Sequence[str], settled: Mapping[str, Any] = {}) -> dict[str, Any]:
+    """The settings of a task after the assignments."""
+    settings = {"task": copy.deepcopy(dict(settled))}
     for assignment in sets:
         if not assignment.startswith("task."):
             raise UserError(f"of a fine-tuned model only task.* can be set; found {assignment!r}")
         assign(settings, assignment)
-    task: AnyTask = build(get_task(card.task), settings["task"], "task.")
-    return task
+    return settings["task"]
 
 
 def make_folder(out: Path) -> None:

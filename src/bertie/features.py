@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -24,15 +24,14 @@ from bertie.data.features import (
     open_features,
     read_feature_manifest,
 )
-from bertie.datasets import describe_left_out, list_files, make_task
+from bertie.datasets import describe_context, describe_left_out, list_files, make_task
 from bertie.errors import UserError
 from bertie.infer.features import choose_layers, flush_all, keep_all, keep_words, write_vectors
 from bertie.model.bert import Bert
 from bertie.model.cpu_linear import hasten
 from bertie.tasks import name_of
-from bertie.tasks.classify import Classify, TextExample
+from bertie.tasks.classify import Classify
 from bertie.tasks.instances import Instances
-from bertie.tasks.sentences import TagExample
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import Dataset
 from bertie.text.tokenizer import Tokenizer
@@ -104,22 +103,21 @@ def encode_file(source: Path, path: Path, settings: Mapping[str, Any], skip_bad:
     if isinstance(task, Classify):
         task = replace(task, benchmark=data.benchmark)
     tokenizer = Tokenizer.load(source)
-    instances = task.encode([without_label(example) for example in data.examples], tokenizer)
+    instances = task.encode(without_labels(task, data.examples), tokenizer)
     if isinstance(task, Tag):
         kept, index = keep_words(task, data.examples, tokenizer, instances)
     else:
         kept, index = keep_all(instances)
-    notes += describe_left_out(path.name, data)
+    notes += [*describe_left_out(path.name, data), *describe_context(task, path.name, data)]
     notes += [f"{path.name}: {count:,} {what}" for what, count in instances.counts.items()]
     return Encoded(
         task=task, data=data, instances=instances, kept=kept, index=index, notes=tuple(notes)
     )
 
 
-def without_label(example: TextExample | TagExample) -> TextExample | TagExample:
-    if isinstance(example, TagExample):
-        return replace(example, tags=None)
-    return replace(example, label=None)
+def without_labels(task: Classify | Tag, examples: Sequence[Any]) -> list[Any]:
+    name = "tags" if isinstance(task, Tag) else "label"
+    return [replace(example, **{name: None}) for example in examples]
 
 
 def describe_store(source: Path, path: Path, encoded: Encoded, layers: str) -> FeatureManifest:

@@ -126,7 +126,7 @@ def begin(recipe: FinetuneRecipe, world: World, command: Sequence[str], show: Sh
     world.wait()
     if world.is_first:
         begin_record(out, settings, world, command=command)
-        for note in (*sets.notes, *sets.remarks):
+        for note in (*sets.notes, *sets.remarks, *describe_grid(recipe)):
             show({"note": note})
     return Tuning(
         recipe=recipe,
@@ -214,6 +214,19 @@ def hash_data(path: Path) -> str:
 def task_settings(sets: Sets) -> dict[str, Any]:
     found: dict[str, Any] = asdict(sets.task)  # type: ignore[call-overload]
     return found
+
+
+def describe_grid(recipe: FinetuneRecipe) -> Iterator[str]:
+    """What of the settings the grid has others for."""
+    if recipe.tune.grid == "paper":
+        for name, value, tried in (
+            ("tune.batch_size", recipe.tune.batch_size, list(BATCH_SIZES)),
+            ("optim.peak", recipe.optim.peak, list(PEAKS)),
+            ("train.budget", recipe.train.budget, [f"{epochs} epochs" for epochs in EPOCHS]),
+        ):
+            if value not in tried:
+                shown = ", ".join(map(str, tried))
+                yield f"tune.grid=paper has {name} {shown}; {value} is not used"
 
 
 def plan_runs(recipe: FinetuneRecipe) -> Iterator[RunSpec]:

@@ -1,12 +1,13 @@
 """The table says mean and spread, as text, as data and as a page."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from bertie.report.table7 import NAMES, PAPER, CombinationScores, Table7, show_scores, write_table7
 
 
-def make_table(num_seeds: int) -> Table7:
+def make_table(num_seeds: int, metric: str = "f1", notes: tuple[str, ...] = ()) -> Table7:
     rows = [
         CombinationScores(
             combination=name,
@@ -17,7 +18,12 @@ def make_table(num_seeds: int) -> Table7:
         for name in NAMES
     ]
     return Table7(
-        model="<b>", data="eng.train", metric="f1", rows=tuple(rows), command="bertie table7 ..."
+        model="<b>",
+        data="eng.train",
+        metric=metric,
+        rows=tuple(rows),
+        command="bertie table7 ...",
+        notes=notes,
     )
 
 
@@ -43,3 +49,19 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
 
 def test_the_papers_rows() -> None:
     assert PAPER.keys() == NAMES.keys() and max(PAPER, key=PAPER.__getitem__) == "concat-last-4"
+
+
+def test_scores_that_are_not_the_papers_stand_alone(tmp_path: Path) -> None:
+    page = write_table7(make_table(1, metric="accuracy"), tmp_path).read_text()
+    text = (tmp_path / "table.md").read_text()
+    assert text.startswith("| features | dev | test eng.testb | test bare | time |\n")
+    assert "paper" not in text and "the paper, dev" not in page
+
+
+def test_the_text_has_the_notes_and_no_cell_is_two(tmp_path: Path) -> None:
+    made = make_table(1, notes=("left out: last; few | layers",))
+    rows = tuple(replace(row, tests={"a|b.conll": (0.5,)}) for row in made.rows)
+    write_table7(replace(made, rows=rows), tmp_path)
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    assert lines[0] == "| features | dev | test a\\|b.conll | time | the paper, dev |"
+    assert lines[-1] == "left out: last; few | layers"

@@ -1,6 +1,8 @@
 """What holds for all tasks: settings survive the model directory; no batch moves a logit."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from bertie.tasks.sentences import make_example
 from bertie.tasks.span import Span
 from bertie.tasks.steps import predict
 from bertie.tasks.tag import Tag
+from bertie.tasks.task import Dataset, check_given
 from tests.tasks.toys import TOKENIZER, tiny_model
 
 TEXT = "the cat is running 中国 q 🙂 don't " * 4
@@ -99,3 +102,22 @@ def test_the_table_names_all_tasks() -> None:
     assert list(TASKS) == IDS
     with pytest.raises(UserError, match="no task 'summarise'; there are: classify, tag"):
         get_task("summarise")
+
+
+@pytest.mark.parametrize("kind", [Classify, Tag, Choice])
+def test_sizes_that_cannot_be_are_refused_as_they_were_given(kind: type) -> None:
+    assert kind(max_length=8).max_length == 8
+    with pytest.raises(UserError, match="max_length is at least 8; found 5"):
+        kind(max_length=5)
+    with pytest.raises(UserError, match="stride is at least 1; found 0"):
+        kind(stride=0)
+
+
+def test_a_column_that_was_asked_for_must_be_there() -> None:
+    data: Dataset[Any] = Dataset(
+        path=Path("a.csv"), format="", examples=[], columns={"first": "text"}
+    )
+    check_given(data, {"first": "text"})
+    with pytest.raises(UserError, match=r"a.csv has no column 'lable' for label; found: first ="):
+        check_given(data, {"first": "text", "label": "lable"})
+    check_given(replace(data, columns={}), {"first": "text"})  # SQuAD's files have none

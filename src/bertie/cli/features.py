@@ -123,7 +123,7 @@ def table7(
         with watch() as show:
             made = make_table7(source, recipe, stores, command=sys.argv, show=show)
     columns = columns_of(made.table)
-    rows = [cells_of(row) for row in made.table.rows]
+    rows = [cells_of(made.table, row) for row in made.table.rows]
     show_table(columns, rows, title=f"{made.table.metric}, {source}", right=columns[1:])
     for note in made.table.notes:
         print(note)

@@ -57,11 +57,11 @@ class Table7:
 
 def write_table7(made: Table7, out: Path) -> Path:
     """Writes table.md, table.json and table.html into a folder."""
-    columns, rows = columns_of(made), [cells_of(row) for row in made.rows]
+    columns, rows = columns_of(made), [cells_of(made, row) for row in made.rows]
     lines = [columns, ["---", *("---:" for _ in columns[1:])], *rows]
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    text = "\n".join(f"| {' | '.join(map(escape, line))} |" for line in lines)
     about = describe(made)
-    write_whole(out / "table.md", f"{text}\n\n{about}\n")
+    write_whole(out / "table.md", "\n\n".join([text, about, *made.notes]) + "\n")
     values = asdict(made) | {"means": {row.combination: mean(row.dev) for row in made.rows}}
     write_whole(out / "table.json", f"{json.dumps(values, indent=2)}\n")
     bars = [(row.combination, mean(row.dev)) for row in made.rows]  # short enough for a plot
@@ -76,14 +76,28 @@ def write_table7(made: Table7, out: Path) -> Path:
     return write_whole(out / "table.html", page("Table 7: frozen features", blocks))
 
 
+def escape(cell: str) -> str:
+    """
+    >>> print(escape("a|b"))
+    a\\|b
+    """
+    return cell.replace("|", "\\|")
+
+
+def is_comparable(made: Table7) -> bool:
+    """The paper's numbers are F1 of names."""
+    return made.metric == "f1"
+
+
 def columns_of(made: Table7) -> list[str]:
     tests = [f"test {Path(path).name}" for path in made.rows[0].tests]
-    return ["features", "dev", *tests, "time", "the paper, dev"]
+    return ["features", "dev", *tests, "time", *["the paper, dev"] * is_comparable(made)]
 
 
-def cells_of(row: CombinationScores) -> list[str]:
+def cells_of(made: Table7, row: CombinationScores) -> list[str]:
     scores = [show_scores(values) for values in (row.dev, *row.tests.values())]
-    return [NAMES[row.combination], *scores, duration(row.seconds), f"{PAPER[row.combination]:.1f}"]
+    paper = [f"{PAPER[row.combination]:.1f}"] * is_comparable(made)
+    return [NAMES[row.combination], *scores, duration(row.seconds), *paper]
 
 
 def show_scores(values: tuple[float, ...]) -> str:
@@ -99,8 +113,9 @@ def show_scores(values: tuple[float, ...]) -> str:
 
 def describe(made: Table7) -> str:
     seeds = f"mean and spread of {made.num_seeds} seeds" if made.num_seeds > 1 else "one seed"
-    return (
+    text = (
         f"{made.metric} of a head on frozen features of {made.model}, trained on {made.data}; "
-        f"{seeds}, the epoch that is best on dev. The paper's are of BERT BASE, cased, on "
-        "CoNLL-2003."
+        f"{seeds}, the epoch that is best on dev."
     )
+    paper = " The paper's are of BERT BASE, cased, on CoNLL-2003."
+    return text + paper * is_comparable(made)

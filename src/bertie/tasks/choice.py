@@ -42,7 +42,7 @@ from bertie.tasks.tables import (
     read_examples,
     read_table,
 )
-from bertie.tasks.task import Dataset, Rejects, check_positive, check_roles
+from bertie.tasks.task import Dataset, Rejects, check_roles, check_sizes
 from bertie.text.sequences import num_specials
 from bertie.text.tokenizer import Tokenizer
 
@@ -89,7 +89,7 @@ class Choice:
 
     def __post_init__(self) -> None:
         check_roles(self.columns, ROLES)
-        check_positive({"max_length": self.max_length - 7, "stride": self.stride})
+        check_sizes(self.max_length, self.stride)
 
     @property
     def num_labels(self) -> int:

@@ -46,7 +46,7 @@ from bertie.tasks.tables import (
     read_examples,
     read_table,
 )
-from bertie.tasks.task import Dataset, Rejects, check_positive, check_roles
+from bertie.tasks.task import Dataset, Rejects, check_roles, check_sizes
 from bertie.text.sequences import fit, num_specials
 from bertie.text.tokenizer import Tokenizer
 
@@ -120,7 +120,7 @@ class Classify:
 
     def __post_init__(self) -> None:
         check_roles(self.columns, ROLES)
-        check_positive({"max_length": self.max_length - 7, "stride": self.stride})
+        check_sizes(self.max_length, self.stride)
         if len(self.limits) not in (0, 2):
             raise UserError(f"limits are the lowest and the highest value; found {self.limits}")
         if len(set(self.labels)) != len(self.labels):

@@ -40,7 +40,7 @@ from bertie.tasks.sentences import (
     read_columns,
     read_rows,
 )
-from bertie.tasks.task import Dataset, Rejects, check_positive, check_roles, check_some
+from bertie.tasks.task import Dataset, Rejects, check_roles, check_sizes, check_some
 from bertie.text.sequences import num_specials, window_starts
 from bertie.text.tokenizer import Tokenizer
 
@@ -85,7 +85,7 @@ class Tag:
 
     def __post_init__(self) -> None:
         check_roles(self.columns, ROLES)
-        check_positive({"max_length": self.max_length - 7, "stride": self.stride})
+        check_sizes(self.max_length, self.stride)
 
     @property
     def num_labels(self) -> int:

@@ -26,6 +26,7 @@ from bertie.objectives import Term
 from bertie.tasks.instances import Instances, TaskBatch
 from bertie.text.tokenizer import Tokenizer
 
+SHORTEST = 8  # pieces of an input
 E = TypeVar("E")  # an example
 P = TypeVar("P")  # a prediction
 
@@ -48,6 +49,10 @@ class Task(Protocol[E, P]):
 
     @property
     def head(self) -> str: ...
+    @property
+    def columns(self) -> dict[str, str]:
+        """Role -> column of a table, where it is not guessed."""
+
     @property
     def num_labels(self) -> int: ...
     @property
@@ -126,6 +131,21 @@ def check_roles(columns: Mapping[str, str], roles: Iterable[str]) -> None:
     for role in columns:
         if role not in known:
             raise UserError(f"no role {role!r} of a column; there are: {', '.join(known)}")
+
+
+def check_given(data: Dataset[Any], given: Mapping[str, str]) -> None:
+    """That a column which was asked for is there; in a file without labels it may not be."""
+    for role, name in given.items():
+        if data.columns and role not in data.columns:
+            found = ", ".join(f"{role} = {name}" for role, name in data.columns.items())
+            raise UserError(f"{data.path} has no column {name!r} for {role}; found: {found}")
+
+
+def check_sizes(max_length: int, stride: int | None) -> None:
+    """An input has [CLS], two times [SEP], and some pieces of both texts."""
+    if max_length < SHORTEST:
+        raise UserError(f"max_length is at least {SHORTEST}; found {max_length}")
+    check_positive({"stride": stride})
 
 
 def check_positive(settings: Mapping[str, Any]) -> None:
