@@ -16,7 +16,9 @@ DESK, PHONE = (1100, 1000), (375, 740)
 
 
 @contextmanager
-def browsing(size: tuple[int, int] = DESK, *, is_dark: bool = False) -> Iterator["Browser"]:
+def browsing(
+    size: tuple[int, int] = DESK, *, is_dark: bool = False, has_cookies: bool = True
+) -> Iterator["Browser"]:
     chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if chromium is None or driver is None:
         pytest.skip("needs a browser: apt-get install chromium chromium-driver")
@@ -25,6 +27,9 @@ def browsing(size: tuple[int, int] = DESK, *, is_dark: bool = False) -> Iterator
     for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(word)
     options.add_argument("--lang=en")
+    if not has_cookies:  # nor any other storage
+        blocked = {"profile.default_content_setting_values.cookies": 2}
+        options.add_experimental_option("prefs", blocked)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     opened = Chrome(options=options, service=ChromeService(driver))
     try:

@@ -103,4 +103,14 @@ def test_the_page_asks_nobody_else(server: Server) -> None:
         page = server.get(path)
         assert page.status == 200 and page.headers["content-type"].startswith("text/html")
         assert "default-src 'self'" in page.headers["content-security-policy"]
+        assert page.headers["cache-control"] == "no-cache"
         assert b"://" not in page.body.replace(b"http://www.w3.org/2000/svg", b"")
+
+
+def test_no_part_of_the_page_is_older_than_another(server: Server) -> None:
+    for name in ("page.js", "style.css", "icon.svg"):
+        first = server.get(f"/page/{name}")
+        again = server.get(f"/page/{name}", **{"if-none-match": first.headers["etag"]})
+        assert (first.status, again.status) == (200, 304)
+        assert first.headers["cache-control"] == again.headers["cache-control"] == "no-cache"
+    assert server.get("/page/nope.js").status == 404

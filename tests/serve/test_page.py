@@ -271,6 +271,35 @@ def test_both_languages(browser: Browser) -> None:
     browser.choose("#language", "en")
 
 
+def test_an_unknown_language_that_was_stored_is_none(desk: Browser, server: Server) -> None:
+    for stored in ("fr", "toString", ""):
+        desk.open(server.address)
+        desk.driver.execute_script("localStorage.setItem('bertie-language', arguments[0])", stored)
+        desk.open(server.address)
+        assert desk.texts("[role=tab]") == ENGLISH
+        assert desk.find("html").get_attribute("lang") == "en"
+    desk.driver.execute_script("localStorage.clear()")
+    assert desk.complaints() == []
+
+
+def test_a_browser_that_keeps_nothing_shows_the_page(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    """Where cookies are blocked, the very name of a storage throws."""
+    key = "0123456789abcdef中é"
+    (tmp_path / "keys.txt").write_text(key, "utf-8")
+    arguments = (*named(models, ["masks"]), "--api-key-file", str(tmp_path / "keys.txt"))
+    with serving(*arguments) as locked, browsing(has_cookies=False) as browser:
+        browser.driver.get(locked.address)
+        browser.wait("#key-form label")
+        browser.find("#key").send_keys(f"{key}\n")  # which has letters beyond Latin-1, too
+        browser.wait("[role=tab]")
+        browser.ask(".bars")
+        browser.choose("#language", "zh")
+        assert browser.texts("[role=tab]") == CHINESE
+        assert browser.complaints() == []
+
+
 def test_a_model_is_asked_in_the_language_that_it_reads(desk: Browser, tmp_path: Path) -> None:
     """Whatever language the page is in."""
     english, chinese = make_directory(tmp_path / "en"), make_chinese(tmp_path / "zh")

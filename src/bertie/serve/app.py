@@ -32,6 +32,7 @@ from bertie.serve.settings import ServeRecipe
 PAGE = Path(str(files("bertie.serve") / "page"))
 # Nothing from outside, whatever a text on the page should turn out to be.
 CONTENT_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+FRESH = {"cache-control": "no-cache"}  # kept, and used if the server says that it is the same
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": bodies.ErrorAnswer, "description": KINDS[status]}
     for status in (400, 401, 403, 404, 405, 408, 413, 415, 422, 429, 500, 503, 504)
@@ -88,6 +89,15 @@ def make_app(
             CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]
         )
     return app
+
+
+class PageFiles(StaticFiles):
+    """What the page is made of; all of it is asked for anew, so that no two versions meet."""
+
+    def file_response(self, *arguments: Any, **options: Any) -> Response:
+        response = super().file_response(*arguments, **options)
+        response.headers.update(FRESH)
+        return response
 
 
 def living(batcher: Batcher) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
@@ -200,7 +210,7 @@ def add_state_routes(app: FastAPI, batcher: Batcher, metrics: Metrics) -> None:
 
 
 def add_page_routes(app: FastAPI) -> None:
-    headers = {"content-security-policy": CONTENT_POLICY, "cache-control": "no-cache"}
+    headers = {"content-security-policy": CONTENT_POLICY, **FRESH}
 
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
@@ -212,7 +222,7 @@ def add_page_routes(app: FastAPI) -> None:
     async def docs() -> FileResponse:
         return FileResponse(PAGE / "docs.html", headers=headers)
 
-    app.mount("/page", StaticFiles(directory=PAGE), name="page")
+    app.mount("/page", PageFiles(directory=PAGE), name="page")
 
 
 def describe_locks(app: FastAPI, *, are_locked: bool) -> None:

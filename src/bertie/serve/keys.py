@@ -48,7 +48,7 @@ class Keys:
 
 def read_lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         raise UserError(
             f"no file {path} with API keys; make one: openssl rand -hex 24 > {path}"

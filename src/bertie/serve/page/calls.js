@@ -7,14 +7,35 @@ export class Trouble extends Error {
   }
 }
 
+// A browser that blocks cookies throws at the very name of a storage: then it is kept in the page.
+const kept = {};
+
+export function recall(storage, name) {
+  try {
+    return window[storage].getItem(name) ?? kept[name] ?? "";
+  } catch {
+    return kept[name] ?? "";
+  }
+}
+
+export function remember(storage, name, value) {
+  kept[name] = value;
+  try {
+    window[storage].setItem(name, value);
+  } catch { /* it is in the page */ }
+}
+
 export const key = {
-  get: () => sessionStorage.getItem("bertie-key") || "",
-  set: (value) => sessionStorage.setItem("bertie-key", value),
+  get: () => recall("sessionStorage", "bertie-key"),
+  set: (value) => remember("sessionStorage", "bertie-key", value),
 };
+
+// The bytes of a text as a header may hold them: fetch takes no letter beyond Latin-1.
+const asBytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
 
 export async function ask(path, body) {
   const headers = { "content-type": "application/json" };
-  if (key.get()) headers.authorization = `Bearer ${key.get()}`;
+  if (key.get()) headers.authorization = `Bearer ${asBytes(key.get())}`;
   const how = body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body) };
   let response, answer;
   try {

@@ -1,6 +1,6 @@
 // Puts the page together: models, languages, tabs, and the panel that is open.
 
-import { Trouble, ask, curl, key, python } from "/page/calls.js";
+import { Trouble, ask, curl, key, python, recall, remember } from "/page/calls.js";
 import { element } from "/page/draw.js";
 import { PANELS } from "/page/panels.js";
 import { EXAMPLES, WORDS } from "/page/words.js";
@@ -230,7 +230,7 @@ find("model").addEventListener("change", (event) => {
 });
 find("language").addEventListener("change", (event) => {
   state.language = event.target.value;
-  localStorage.setItem("bertie-language", state.language);
+  remember("localStorage", "bertie-language", state.language);
   showAll();
   if (!state.model) load(); // what keeps it from being shown is told in the new language
 });
@@ -240,7 +240,9 @@ find("key-form").addEventListener("submit", (event) => {
   load();
 });
 
-state.language = localStorage.getItem("bertie-language") ?? (navigator.language.startsWith("zh") ? "zh" : "en");
+const stored = recall("localStorage", "bertie-language"); // by whatever page was at this address
+const usual = navigator.language.startsWith("zh") ? "zh" : "en";
+state.language = Object.hasOwn(WORDS, stored) ? stored : usual;
 find("language").value = state.language;
 showWords();
 load();
