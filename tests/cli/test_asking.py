@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -106,6 +107,28 @@ def test_predict_answers_a_pipe_while_it_comes(folder: Path) -> None:
             assert (found["id"], found["label"]) == (wanted["id"], wanted["label"])
         life.stdin.close()
         assert life.wait(60) == 0
+
+
+def test_a_pipe_is_read_by_its_path(folder: Path) -> None:
+    """As a shell makes one of `<(...)`."""
+    (folder / "lines.csv").write_text("text,id\n" + "".join(f'"{one}",x\n' for one in SENTENCES))
+    for name, file in (("pipe", "lines.txt"), ("pipe.csv", "lines.csv")):
+        os.mkfifo(folder / name)
+        wanted = bertie("predict", "classes/model", file, cwd=folder).stdout
+        for out in ((), ("--out", f"{name}.jsonl")):
+            writer = threading.Thread(
+                target=(folder / name).write_bytes, args=((folder / file).read_bytes(),)
+            )
+            writer.start()
+            result = bertie("predict", "classes/model", name, *out, cwd=folder)
+            writer.join()
+            assert result.returncode == 0, result.stderr
+            found = (folder / out[1]).read_text("utf-8") if out else result.stdout
+            assert [one["label"] for one in answers(found)] == [
+                one["label"] for one in answers(wanted)
+            ]
+    with pytest.raises(UserError, match="no file"):
+        run("predict", folder / "classes/model", folder)
 
 
 def test_predict_reads_the_files_of_its_task(folder: Path) -> None:

@@ -147,7 +147,7 @@ def predict(
     from bertie.infer.file_examples import find_format, read_examples
     from bertie.infer.predict import answer_lines, draft_path, write_lines
     from bertie.infer.progress import watch
-    from bertie.infer.rows import STDIN, estimate_rows
+    from bertie.infer.rows import estimate_rows, is_stream
     from bertie.infer.task_of import change
     from bertie.tasks.task import Rejects
 
@@ -161,11 +161,11 @@ def predict(
     rejects = Rejects(skip_bad=skip_bad)
     format = find_format(file, task, format)
     read = read_examples(file, task, engine.tokenizer, rejects, format=format)
-    examples = as_they_come(read) if file == STDIN else read
+    examples = as_they_come(read) if is_stream(file) else read
     verb = engine.for_task(task)
     if out is None:
         lines = answer_lines(verb, examples)
-        is_watched = file != STDIN and not sys.stdout.isatty()
+        is_watched = not is_stream(file) and not sys.stdout.isatty()
         total = estimate_rows(file, format) if is_watched else None
         for line in watch(lines, total, "predicting") if is_watched else lines:
             sys.stdout.buffer.write(line)

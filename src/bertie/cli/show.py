@@ -57,7 +57,7 @@ def read_lines(path: Path) -> Iterator[str]:
             sys.stdin.reconfigure(encoding="utf-8", errors="replace")
         yield from (line.rstrip("\n") for line in sys.stdin)
         return
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         raise UserError(f"no file {path}")
     with path.open(encoding="utf-8", errors="replace") as lines:
         yield from (line.rstrip("\n") for line in lines)

@@ -17,10 +17,10 @@ from bertie.infer.rows import (
     BEGINNING,
     FORMATS,
     PEEKED,
-    STDIN,
     Stream,
     check_file,
     guess_format,
+    is_stream,
     open_rows,
     peek,
     read_lines,
@@ -83,8 +83,8 @@ def find_format(path: Path, task: KnownTask, format: str | None = None) -> str:
     if format in OWN and not isinstance(task, OWN[format].task):
         raise UserError(f"{format} is for {OWN[format].does}; the model does something else")
     check_file(path)
-    if format is not None or path == STDIN:
-        return format or "text"
+    if format is not None or is_stream(path):
+        return format or guess_format(path)
     found = guess_format(path)
     if isinstance(task, Tag) and found in ("text", "tsv"):
         return "conll" if is_columns(path, task) else found

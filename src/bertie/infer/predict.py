@@ -15,7 +15,7 @@ from typing import BinaryIO
 from bertie.infer.answers import Answer, to_json
 from bertie.infer.draft import check_free, finish, locked
 from bertie.infer.examples import Example
-from bertie.infer.rows import STDIN
+from bertie.infer.rows import is_stream
 from bertie.infer.verb import Verb
 
 
@@ -69,9 +69,9 @@ def keep_whole_lines(file: BinaryIO) -> int:
 
 
 def draft_path(out: Path, model: Path, path: Path, *settings: str) -> Path:
-    """The draft of an output; of standard input, which may be another each time, an empty one."""
+    """The draft of an output; of a stream, which may be another each time, an empty one."""
     check_free(out)
-    if path == STDIN:
+    if is_stream(path):
         draft = out.with_name(f".{out.name}.draft")
         with locked(draft, out) as file:
             file.truncate(0)

@@ -1,4 +1,4 @@
-"""Rows of a file of any kind or of standard input, one after the other, in constant memory."""
+"""Rows of any file, of standard input or of a pipe, one after the other, in constant memory."""
 
 import codecs
 import os
@@ -49,7 +49,7 @@ class Lines:
     """Numbered lines, each once."""
 
     blocks: Iterator[list[tuple[int, str]]]
-    may_pause: bool  # of standard input, the next block may not be there yet
+    may_pause: bool  # of a stream, the next block may not be there yet
     _left: deque[tuple[int, str]] = field(default_factory=deque)
 
     def __iter__(self) -> "Lines":
@@ -98,8 +98,16 @@ def open_rows(
 
 
 def check_file(path: Path) -> None:
-    if path != STDIN and not path.is_file():
+    if not path.is_file() and not is_stream(path):
         raise UserError(f"no file {path}")
+
+
+def is_stream(path: Path) -> bool:
+    """Whether it is read once, from its begin, as it comes: standard input, or a pipe's path.
+
+    A shell makes paths of pipes: `bertie predict MODEL <(zcat reviews.gz)`.
+    """
+    return path == STDIN or (path.exists() and not path.is_file() and not path.is_dir())
 
 
 def guess_format(path: Path) -> str:
@@ -143,10 +151,18 @@ def take_beginning(items: Iterator[T], lines: Lines | None) -> list[T]:
 
 
 def read_bytes(path: Path) -> Iterator[bytes]:
-    """A file, unpacked; of standard input what is there, as it comes."""
+    """A file, unpacked; of a stream what is there, as it comes."""
     if path == STDIN:
         return iter(lambda: os.read(sys.stdin.fileno(), CHUNK), b"")
+    if is_stream(path):
+        return read_pipe(path)
     return read_chunks(path, 0, path.stat().st_size, lambda _: None)
+
+
+def read_pipe(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
 
 
 def read_lines(path: Path, rejects: Rejects) -> Lines:
@@ -157,7 +173,7 @@ def read_lines(path: Path, rejects: Rejects) -> Lines:
         for block in read_blocks(read_bytes(path), problems, source)
         for text in (decode_block(block, problems, source),)
     )
-    return Lines(blocks, may_pause=path == STDIN)
+    return Lines(blocks, may_pause=is_stream(path))
 
 
 def read_parts(path: Path, rejects: Rejects) -> Iterator[str]:
@@ -219,8 +235,8 @@ def name_cells(
 
 
 def open_parquet_rows(path: Path) -> Stream:
-    if path == STDIN:
-        raise UserError("a Parquet file is read from its end, so not from standard input")
+    if is_stream(path):
+        raise UserError("a Parquet file is read from its end, so not from standard input or a pipe")
     file = open_parquet(path)
     values = (row for batch in file.iter_batches(ROWS) for row in batch.to_pylist())
     rows = (Row(f"{path}, row {number}", row) for number, row in enumerate(values, 1))
@@ -230,7 +246,7 @@ def open_parquet_rows(path: Path) -> Stream:
 def estimate_rows(path: Path, format: str | None = None) -> int | None:
     """About how many rows there are, where a look at the file tells."""
     check_file(path)
-    if path == STDIN or path.suffix.lower() in PACKED:
+    if is_stream(path) or path.suffix.lower() in PACKED:
         return None
     if (format or guess_format(path)) == "parquet":
         return int(open_parquet(path).metadata.num_rows)
