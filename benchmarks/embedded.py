@@ -84,7 +84,16 @@ class Trial:
         model = f"{self.model}-{self.weights}"
         changed = "".join(f"-{name}={value}" for name, value in self.changes)
         name = f"{self.set}-{model}-{self.peak:g}{changed}"
-        named = replace(run, name=name, model=model, peak=self.peak, **dict(self.changes))
+        new = dict(self.changes)
+        named = replace(
+            run,
+            name=name,
+            model=model,
+            peak=self.peak,
+            epochs=new.pop("epochs", run.epochs),
+            batch_size=new.pop("batch_size", run.batch_size),
+        )
+        assert not new, f"changes of what is not CHANGEABLE: {new}"
         return Job(run=named, side="bertie", seed=seed)
 
 

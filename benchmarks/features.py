@@ -14,6 +14,7 @@ time is counted, so that other work on the machine matters little.
 import argparse
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -51,6 +52,10 @@ def read_only(model: Bert, encoded: Encoded) -> Iterator[int]:
         yield int(lengths[batch].sum())
 
 
+def read_and_write(model: Bert, encoded: Encoded, tables: Mapping[int, np.memmap]) -> list[int]:
+    return list(write_vectors(model, encoded.instances, encoded.kept, tables))
+
+
 def write_only(encoded: Encoded, tables: Mapping[int, np.memmap], vectors: np.ndarray) -> None:
     """The rows that are kept, batch by batch, from vectors that are there."""
     for batch in make_batches(np.diff(encoded.index.inputs).tolist(), BATCH_TOKENS):
@@ -86,11 +91,9 @@ def time_writing(
             ways: dict[str, Callable[[], object]] = {
                 "embedded": lambda: engine.embed(texts, layer=-1),
                 "read": lambda: list(read_only(engine.model, encoded)),
-                "read and written": lambda tables=tables: list(
-                    write_vectors(model, encoded.instances, encoded.kept, tables)
-                ),
-                "flushed": lambda tables=tables: flush_all(tables),
-                "written": lambda tables=tables: write_only(encoded, tables, vectors),
+                "read and written": partial(read_and_write, model, encoded, tables),
+                "flushed": partial(flush_all, tables),
+                "written": partial(write_only, encoded, tables, vectors),
             }
             for name, work in ways.items():
                 taken[name].append(seconds(work, clock))

@@ -134,7 +134,7 @@ def make_ours(data: Data, model: Bert, options: argparse.Namespace) -> TrainStep
     def train_step(number: int) -> Tensor:
         with torch.autocast(device.type, torch.bfloat16, enabled=options.precision == "bf16"):
             term = data.task.objective(model, batches[number])["task"]
-        loss = term.total / options.batch
+        loss: Tensor = term.total / options.batch
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
         optimizer.step(RATE)

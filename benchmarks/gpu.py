@@ -30,7 +30,8 @@ def measure_ceiling(size: int = 8192, repeats: int = 20) -> float:
         a @ b
     end.record()
     torch.cuda.synchronize()
-    return 2 * size**3 * repeats / (start.elapsed_time(end) / 1000)
+    milliseconds: float = start.elapsed_time(end)
+    return 2 * size**3 * repeats / (milliseconds / 1000)
 
 
 def name_kind(kernel: str) -> str:

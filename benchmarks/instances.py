@@ -56,7 +56,8 @@ def pair(
     documents: list[Document], number: int, i: int, target: int, rng: random.Random
 ) -> tuple[list[str], list[str], bool, int]:
     """A, B, whether B is from elsewhere, and where the next instance starts."""
-    document, chunk, length, end = documents[number], [], 0, i
+    document, length, end = documents[number], 0, i
+    chunk: list[list[str]] = []
     while end < len(document) and (not chunk or length < target):
         chunk.append(document[end])
         length += len(document[end])

@@ -8,7 +8,7 @@ The first launch of a case is the one that the kernel takes by itself.
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import product
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ DROPOUT, EPS, HEAD_SIZE, MULTIPROCESSORS = 0.1, 1e-12, 64, 132
 
 
 Launch = RowLaunch | BlockLaunch | TileLaunch
+OneKind = TypeVar("OneKind", bound=Launch)
 Run = Callable[..., tuple[Tensor, ...]]  # of a launch; what is found
 
 
@@ -62,7 +63,7 @@ def distinct_code(launches: tuple[Launch, ...]) -> list[int]:
     return [place for place, code in enumerate(codes) if code not in codes[:place]]
 
 
-def own_first(own: Launch, others: Iterable[Launch]) -> tuple[Launch, ...]:
+def own_first(own: OneKind, others: Iterable[OneKind]) -> tuple[OneKind, ...]:
     return (own, *(launch for launch in dict.fromkeys(others) if launch != own))
 
 
@@ -80,7 +81,7 @@ def as_is(make: Callable[..., Run]) -> Callable[[Place], Run]:
 # --- kernels of whole rows ---
 
 
-def row_launches(size: int, own: RowLaunch, *, is_backward: bool) -> tuple[Launch, ...]:
+def row_launches(size: int, own: RowLaunch, *, is_backward: bool) -> tuple[RowLaunch, ...]:
     """At most 64 numbers of a row for each thread: beyond, they would not fit the registers."""
     programs = (4, 8, 12, 16, 24, 32) if is_backward else (own.max_programs // MULTIPROCESSORS,)
     return own_first(
@@ -100,7 +101,7 @@ def flatten(found: Iterable[Tensor | Slope | None]) -> tuple[Tensor, ...]:
 
 
 def norm_cases(size: int, place: Place) -> list[Case]:
-    def draw(here: Place) -> tuple[Tensor, ...]:
+    def draw(here: Place) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         rows, columns = here.draw(here.num_tokens, size), here.draw(size, dtype=torch.float32)
         return rows, rows.flip(0), columns, columns, columns, here.seed()
 
@@ -169,9 +170,9 @@ def embedding_cases(size: int, place: Place) -> list[Case]:
 def tiles(*rows: tuple[tuple[int, ...], ...]) -> list[TileLaunch]:
     """All of each row's choices: queries, keys, warps, stages and registers (0: as many as any)."""
     return [
-        TileLaunch(*numbers[:4], max_registers=numbers[4] or None)
+        TileLaunch(queries, keys, num_warps, num_stages, max_registers=most or None)
         for row in rows
-        for numbers in product(*row)
+        for queries, keys, num_warps, num_stages, most in product(*row)
     ]
 
 
@@ -211,8 +212,8 @@ def attention_cases(length: int, place: Place) -> list[Case]:
         return qkv, bounds, length, here.seed()
 
     def forward(here: Place) -> Run:
-        *sequences, seed = draw(here)
-        asked = attention.ask_all(*sequences)
+        qkv, bounds, longest, seed = draw(here)
+        asked = attention.ask_all(qkv, bounds, longest)
         return lambda launch: attention.attend_kernel_forward(asked, seed, DROPOUT, launch=launch)
 
     def backward(here: Place, which: str) -> Run:
@@ -256,7 +257,7 @@ def attention_cases(length: int, place: Place) -> list[Case]:
 # --- kernels of blocks ---
 
 
-def block_launches(own: BlockLaunch, *, columns: tuple[int, ...]) -> tuple[Launch, ...]:
+def block_launches(own: BlockLaunch, *, columns: tuple[int, ...]) -> tuple[BlockLaunch, ...]:
     return own_first(
         own,
         (
@@ -287,7 +288,7 @@ def gelu_cases(width: int, place: Place) -> list[Case]:
         (gelu.AHEAD8, gelu.BACK8, True),
     ):
         back = block_launches(own, columns=(128, 256, 512))
-        there = own_first(ahead, (one for one in back if one[3] == own.max_programs))
+        there = own_first(ahead, (one for one in back if one.max_programs == own.max_programs))
         name, bytes_there, bytes_back = (EIGHT, 3, 9) if is_float8 else ("", 4, 6)
         make = in_eight if is_float8 else as_is
         cases += [

@@ -131,7 +131,12 @@ def run_first(folder: Path, length: int, step: int, workers: int) -> None:
     with Loader(open_store(folder), config, start_step=step, end_step=step + 50) as loader:
         found = next(iter(loader))
         taken_s = time.perf_counter() - started_at
-    result = {"length": length, "step": found.number, "epoch": found.epoch, "workers": workers}
+    result: dict[str, float] = {
+        "length": length,
+        "step": found.number,
+        "epoch": found.epoch,
+        "workers": workers,
+    }
     result |= {"seconds": round(taken_s, 3), "private_megabytes": private_megabytes()}
     print(json.dumps(result))
 

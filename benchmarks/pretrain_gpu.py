@@ -81,7 +81,8 @@ def run(
 
 
 def speed_of(lines: list[dict[str, Any]]) -> float:
-    return median(line["tokens_per_s"] for line in lines[len(lines) // 3 :])
+    speed: float = median(line["tokens_per_s"] for line in lines[len(lines) // 3 :])
+    return speed
 
 
 def measure_ready(recipe: PretrainRecipe, num_steps: int) -> float:

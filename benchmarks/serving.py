@@ -262,6 +262,10 @@ def soak_mix(known: Known) -> Callable[[int], Ask]:
     return make
 
 
+def counted_from(start: int, make: Callable[[int], Ask]) -> Callable[[int], Ask]:
+    return lambda number: make(start + number)
+
+
 def measure_soak(known: Known, options: argparse.Namespace) -> dict[str, Any]:
     make = soak_mix(known)
     with serving("bertie", options.model, options.threads) as (port, pid):
@@ -270,9 +274,7 @@ def measure_soak(known: Known, options: argparse.Namespace) -> dict[str, Any]:
         seen, _ = asyncio.run(closed_loop(port, CLIENTS, EARLY, make))
         early, parts, seconds = resident_mb(pid), [seen], 0.0
         for start in range(EARLY, options.requests, EARLY):
-            seen, part_s = asyncio.run(
-                closed_loop(port, CLIENTS, EARLY, lambda n, start=start: make(start + n))
-            )
+            seen, part_s = asyncio.run(closed_loop(port, CLIENTS, EARLY, counted_from(start, make)))
             parts.append(seen)
             seconds += part_s
             print(f"{start + EARLY:,} requests, {resident_mb(pid):.0f} MB", flush=True)

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,14 +29,14 @@ NUM_RUNS = 5
 
 
 def main() -> None:
-    sys.path.insert(0, str(HERE.parent / "tests" / "checkpoint"))
-    from tf_writer import bert_tensors, write_checkpoint
+    sys.path.insert(0, str(HERE.parent))
+    from tests.checkpoint.tf_writer import bert_tensors, write_checkpoint
 
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(folder) / "bert_model.ckpt"
         write_checkpoint(prefix, bert_tensors(np.random.default_rng(0), **BASE), per_block=64)
         tensors = read_checkpoint(prefix, verify=False)
-        result = {
+        result: dict[str, Any] = {
             "benchmark": "TensorFlow checkpoint of BERT-base size, files in the page cache",
             "date": date.today().isoformat(),
             "machine": describe_machine(),

@@ -10,12 +10,14 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["RAYON_NUM_THREADS"] = "1"
 
+from tokenizers import Encoding
 from tokenizers.implementations import BertWordPieceTokenizer
 
 import machine
@@ -37,6 +39,10 @@ def lines_of(path: Path, num_bytes: int) -> list[str]:
     return lines
 
 
+def ids_of(encode: Callable[..., list[Encoding]], lines: list[str]) -> list[list[int]]:
+    return [one.ids for one in encode(lines, add_special_tokens=False)]
+
+
 def seconds(encode: Callable[[list[str]], Any], lines: list[str]) -> tuple[float, int]:
     """CPU time to encode the lines, and the number of ids that came out."""
     num_ids, started_at = 0, time.process_time()
@@ -53,12 +59,8 @@ def measure(vocab: Path, lower_case: bool, lines: list[str], rounds: int) -> dic
         peer = BertWordPieceTokenizer(str(vocab), lowercase=lower_case)._tokenizer
         ours = Tokenizer(pieces, TokenizerConfig(lower_case=lower_case))
         ways: dict[str, Callable[[list[str]], Any]] = {
-            "tokenizers encode_batch": lambda t, peer=peer: [
-                e.ids for e in peer.encode_batch(t, add_special_tokens=False)
-            ],
-            "tokenizers encode_batch_fast": lambda t, peer=peer: [
-                e.ids for e in peer.encode_batch_fast(t, add_special_tokens=False)
-            ],
+            "tokenizers encode_batch": partial(ids_of, peer.encode_batch),
+            "tokenizers encode_batch_fast": partial(ids_of, peer.encode_batch_fast),
             "bertie": ours.ids_of_all,
             "bertie, warm": ours.ids_of_all,
         }

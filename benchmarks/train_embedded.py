@@ -164,7 +164,7 @@ def split(whole: Path, out: Path, part_bytes: int) -> None:
     out.mkdir(parents=True, exist_ok=True)
     for old in (out / LIST, *out.glob(f"{WHOLE}.*")):
         old.unlink(missing_ok=True)
-    names = []
+    names: list[str] = []
     with whole.open("rb") as file:
         while part := file.read(part_bytes):
             names.append(f"{WHOLE}.{len(names):02}")

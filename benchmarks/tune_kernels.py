@@ -66,7 +66,7 @@ def measure(case: Case, until: float) -> list[Measured]:
     """The kernel's own launch first; those that are refused, or come too late, are left out."""
     run = case.make(Place())
     wanted = tuple(part.clone() for part in run(case.launches[0]))
-    measured = []
+    measured: list[Measured] = []
     for launch in case.launches:
         if measured and time.monotonic() > until:
             left = len(case.launches) - case.launches.index(launch)
