@@ -170,4 +170,52 @@ def test_what_an_interrupted_step_left_is_ours_and_nothing_else(tmp_path: Path) 
         clear(out)
     mine.unlink()
     clear(out)
-    assert not out.exists()
+    assert not list(out.iterdir())
+
+
+def test_a_note_that_is_damaged_is_told_and_nothing_removed(tmp_path: Path) -> None:
+    for text in ("", "[]", '{"files": 1, "coming": []}', '{"files": []}'):
+        (tmp_path / "quickstart.json").write_text(text)
+        with pytest.raises(UserError, match=r"quickstart\.json is damaged, .* remove"):
+            clear(tmp_path)
+        assert (tmp_path / "quickstart.json").read_text() == text
+
+
+def test_a_note_is_written_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill, or a full disk, leaves the old one."""
+    quickstart.begin(tmp_path, "run")
+    before = (tmp_path / "quickstart.json").read_text()
+
+    def fail(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        quickstart.begin(tmp_path, "store")
+    assert (tmp_path / "quickstart.json").read_text() == before
+    clear(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("how", ["where one stands", "a link"])
+def test_the_folder_itself_stays(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real").mkdir()
+    monkeypatch.chdir(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    out = Path() if how == "where one stands" else tmp_path / "link"
+    quickstart.begin(out, "run", "store")
+    (out / "run").mkdir()
+    (out / "run" / "model").touch()
+    (out / "store").symlink_to(tmp_path)
+    clear(out)
+    assert not list((tmp_path / "real").iterdir())
+    assert (tmp_path / "link").is_symlink() and tmp_path.exists()
+
+
+def test_links_of_others_stay(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path.parent)
+    with pytest.raises(UserError, match="holds a, which is not of a quickstart"):
+        clear(tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file is a file; choose another --out"):
+        clear(tmp_path / "file")

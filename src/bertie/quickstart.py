@@ -29,6 +29,7 @@ from bertie.finetune import Finetuned, finetune
 from bertie.infer.engine import Engine
 from bertie.prepare import PrepareRecipe, prepare
 from bertie.pretrain import Pretrained, PretrainRecipe, evaluate_start, pretrain
+from bertie.text.files import write_text
 from bertie.train.log import Show
 from bertie.tuning import FinetuneRecipe
 from bertie.vocab import VocabRecipe, make_vocab
@@ -357,26 +358,45 @@ def begin(out: Path, *names: str) -> None:
     out.mkdir(parents=True, exist_ok=True)
     coming = [*names, *(f"{name}.draft" for name in names)]
     noted = {"files": list_files(out), "coming": coming}
-    (out / NOTED).write_text(json.dumps(noted), encoding="utf-8")
+    write_text(out / NOTED, json.dumps(noted))
 
 
 def clear(out: Path) -> None:
     """Removes what an earlier quickstart wrote; a folder with anything else in it is refused."""
-    noted: dict[str, list[str]] = {"files": [], "coming": []}
-    if (out / NOTED).is_file():
-        noted = json.loads((out / NOTED).read_text(encoding="utf-8"))
-    own = {NOTED, *noted["files"]}
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file; choose another --out")
+    files, coming = read_note(out / NOTED)
+    own = {NOTED, f".{NOTED}.draft", *files}
     for path in list_files(out):
-        if path not in own and path.partition("/")[0] not in noted["coming"]:
+        if path not in own and path.partition("/")[0] not in coming:
             raise UserError(
                 f"{out} holds {path}, which is not of a quickstart; choose another --out"
             )
-    if out.exists():
-        shutil.rmtree(out)
+    for inside in out.iterdir() if out.exists() else ():  # `out` may be a link, or where one stands
+        if inside.is_dir() and not inside.is_symlink():
+            shutil.rmtree(inside)
+        else:
+            inside.unlink()
+
+
+def read_note(path: Path) -> tuple[list[str], list[str]]:
+    """The files that were there, and what was about to be written."""
+    if not path.is_file():
+        return [], []
+    try:
+        noted = json.loads(path.read_text(encoding="utf-8"))
+        return [str(one) for one in noted["files"]], [str(one) for one in noted["coming"]]
+    except (ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{path} is damaged, so nothing tells which files are of a quickstart; remove "
+            f"{path.parent}, or choose another --out"
+        ) from None
 
 
 def list_files(out: Path) -> list[str]:
-    return sorted(path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir())
+    """All that is no folder; a link is none, wherever it leads."""
+    found = (path for path in out.rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(path.relative_to(out).as_posix() for path in found)
 
 
 # --- words ---
