@@ -113,26 +113,28 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def serving(*arguments: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+def serving(
+    *arguments: str, env: dict[str, str] | None = None, stdout: int = subprocess.PIPE
+) -> Iterator[Server]:
     """`bertie serve` with these arguments, on a port of its own."""
     command = [sys.executable, "-m", "bertie", "serve", *arguments, "--port", "0"]
     settings = {"OMP_NUM_THREADS": "1", "PYTHONUTF8": "1", **(env or {})}
     process = subprocess.Popen(
         command,
-        stdout=subprocess.PIPE,
+        stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
         encoding="utf-8",
         env=os.environ | settings,
     )
-    assert process.stdout is not None and process.stderr is not None
+    assert process.stderr is not None
     told, log = list[str](), list[str]()
     first = process.stderr.readline()
     told.append(first)
     found = re.search(r"http://\S+", first)
     readers = [
         threading.Thread(target=drain, args=(pipe, lines), daemon=True)
-        for pipe, lines in ((process.stderr, told), (process.stdout, log))
+        for pipe, lines in ((process.stderr, told), (process.stdout or (), log))
     ]
     for reader in readers:
         reader.start()
@@ -144,8 +146,9 @@ def serving(*arguments: str, env: dict[str, str] | None = None) -> Iterator[Serv
         process.wait()
         for reader in readers:
             reader.join()
-        process.stdout.close()
-        process.stderr.close()
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                pipe.close()
 
 
 def drain(pipe: Any, lines: list[str]) -> None:

@@ -19,15 +19,7 @@ OPTIONS = [["Paris", "the capital of France", ""], ["is", "the capital"]]
 
 
 def fills(engine: Engine, texts: Sequence[str], top: int) -> Any:
-    names = ("piece", "id", "probability", "span")
-    return [
-        {
-            "text": one.text,
-            "best": one.best,
-            "masks": [[{n: getattr(f, n) for n in names} for f in mask] for mask in one.masks],
-        }
-        for one in engine.fill(texts, top=top)
-    ]
+    return [one.to_json() for one in engine.fill(texts, top=top)]
 
 
 def answers(engine: Engine, question: str, contexts: Sequence[str]) -> Any:

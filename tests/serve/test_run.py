@@ -1,6 +1,7 @@
 """The socket, and how a server ends."""
 
 import json
+import os
 import signal
 import socket
 import time
@@ -55,6 +56,18 @@ def finish(connection: socket.socket, rest: bytes) -> bytes:
         found += chunk
     connection.close()
     return found
+
+
+def test_it_serves_on_where_nobody_reads_its_log(models: dict[str, Path]) -> None:
+    """As in `bertie serve | head -1`."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with serving(*named(models, ["mood"]), stdout=writing) as server:
+        os.close(writing)
+        for _ in range(3):
+            assert server.get("/health").status == 200
+        server.stop()
+    assert not [line for line in server.told if "Logging error" in line or "Traceback" in line]
 
 
 def test_from_the_signal_on_nothing_new_is_taken(models: dict[str, Path]) -> None:

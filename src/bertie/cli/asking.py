@@ -1,6 +1,5 @@
 """The verbs that use a model: fill, predict, embed, similar."""
 
-import json
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.cli.show import read_lines, show_filled, show_table
+from bertie.cli.show import print_json, read_lines, show_filled, show_table
 from bertie.cli.tuning import Sets, SkipBad
 from bertie.embedded import find_model
 from bertie.errors import UserError
@@ -97,7 +96,7 @@ def fill(
     asked = as_they_come(lines) if texts == ["-"] else texts
     for filled in engine.fill_verb(top).each(asked):
         if as_json:
-            print(json.dumps(filled.to_json(), ensure_ascii=False), flush=True)
+            print_json(filled.to_json())
         else:
             show_filled(filled)
 

@@ -1,5 +1,7 @@
 """What the verbs print, and the lines they read."""
 
+import codecs
+import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -61,6 +63,12 @@ def read_lines(path: Path) -> Iterator[str]:
         raise UserError(f"no file {path}")
     with path.open(encoding="utf-8", errors="replace") as lines:
         yield from (line.rstrip("\n") for line in lines)
+
+
+def print_json(value: object) -> None:
+    """A line that is JSON in any encoding; what stdout has no bytes for is escaped as JSON does."""
+    is_utf8 = codecs.lookup(sys.stdout.encoding or "ascii").name == "utf-8"
+    print(json.dumps(value, ensure_ascii=not is_utf8, allow_nan=False), flush=True)
 
 
 def show_filled(filled: "Filled") -> None:

@@ -51,8 +51,11 @@ class Filled:
     masks: tuple[tuple[Fill, ...], ...]  # of each mask, in the order of the text; best first
 
     def to_json(self) -> dict[str, object]:
-        """What `bertie fill --json` prints."""
-        names = ("piece", "id", "probability", "span", "text")
+        """What `bertie fill --json` prints, and a server answers.
+
+        Without the whole text for each piece: a long one with many masks would fill the memory.
+        """
+        names = ("piece", "id", "probability", "span")
         masks = [[{n: getattr(fill, n) for n in names} for fill in fills] for fills in self.masks]
         return {"text": self.text, "best": self.best, "masks": masks}
 

@@ -152,19 +152,12 @@ def write_answer(answer: object) -> bytes:
     if isinstance(answer, np.ndarray):
         return write_json(np.round(answer.astype(np.float64), DECIMALS).tolist())
     if isinstance(answer, Filled):
-        return write_json(to_json(fill_fields(answer)))
+        return write_json(to_json(answer.to_json()))
     if isinstance(answer, Looks):
         return write_json(look_fields(answer))
     if isinstance(answer, Answered) and not answer.candidates:  # then there is nothing to compare
         return write_json(asdict(answer) | {"no_answer": None})
     return write_json(to_json(answer))
-
-
-def fill_fields(filled: Filled) -> dict[str, object]:
-    """Without the whole text for each piece: a long one with many masks would fill the memory."""
-    names = ("piece", "id", "probability", "span")
-    masks = [[{n: getattr(fill, n) for n in names} for fill in fills] for fills in filled.masks]
-    return {"text": filled.text, "best": filled.best, "masks": masks}
 
 
 def look_fields(looks: Looks) -> dict[str, object]:

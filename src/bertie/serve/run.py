@@ -96,3 +96,4 @@ def start_logs() -> None:
     access.handlers = [logging.StreamHandler(sys.stdout)]
     access.setLevel(logging.INFO)
     access.propagate = False
+    logging.raiseExceptions = False  # `bertie serve | head`: nobody reads, and it serves on
