@@ -29,7 +29,9 @@ def export(
     onnx: `model.onnx` with input_ids, attention_mask, token_type_ids of any number and length, and
     the head's logits; without a head, the vectors of texts (`embedding`) and tokens (`hidden`).
     torch: the same as `model.pt2`, for torch.export.load. hf: what transformers opens.
-    In int8, every token has a scale of its own, so that texts do not change their neighbours.
+    In int8, every token has a scale of its own, so that texts do not change their neighbours; on an
+    x86 processor without VNNI, onnxruntime cuts off the few sums of two products that are beyond 16
+    bits, so export with --dev there to see what it costs.
 
     `bertie export sentiment/model --to onnx --out sentiment-onnx`
 

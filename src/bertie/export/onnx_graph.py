@@ -249,7 +249,11 @@ class Writer:
         return graph.add("Add", product, graph.constant(values_of(linear.bias)))
 
     def rounded(self, linear: nn.Linear, x: str) -> str:  # (N, W, I) -> (N, W, O)
-        """Both sides in 8 bits: a scale for each output of the weights, and for each token."""
+        """Both sides in 8 bits: a scale for each output of the weights, and for each token.
+
+        Without VNNI, onnxruntime cuts sums of two products to 16 bits: two of 100,000, of the model
+        that ships. Weights of 7 bits would prevent it, at 1.35 times the error everywhere else.
+        """
         graph, weight = self.graph, values_of(linear.weight)
         scales = np.maximum(np.abs(weight).max(1), np.float32(TINY)) / np.float32(LARGEST)  # (O,)
         whole = np.round(weight / scales[:, None]).astype(np.int8).T  # (I, O)
