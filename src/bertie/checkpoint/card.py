@@ -55,13 +55,20 @@ def write_card(directory: Path, card: TaskCard) -> None:
 
 
 def check_card(card: TaskCard, model: Bert, path: Path) -> None:
-    """A card must be about a head that is there, with as many labels."""
+    """A card must be about a head that is there, with as many labels, and the same twice."""
     if card.head not in model.heads:
         there = ", ".join(model.heads) or "none"
         raise UserError(f"{path} is about the head {card.head}; the model's heads: {there}")
     if card.head in LABELLED and len(card.labels) not in (0, model.num_labels):
         raise UserError(
             f"{path} names {len(card.labels)} labels; the head {card.head} has {model.num_labels}"
+        )
+    settled = card.settings.get("labels", card.labels)
+    if isinstance(settled, list | tuple) and tuple(settled) != card.labels:
+        named, other = (list_labels([*map(str, one)]) or "none" for one in (card.labels, settled))
+        raise UserError(
+            f"{path} contradicts itself: its labels are {named}, those of its settings {other}; "
+            "mend one"
         )
 
 

@@ -31,19 +31,8 @@ def find_task(card: TaskCard | None, max_length: int) -> KnownTask | None:
     if card is None or card.head not in GUESSES:
         return None
     if card.task:
-        return read_task(card)
+        return build(get_task(card.task), card.settings, "task.")
     return GUESSES[card.head](card, max_length)
-
-
-def read_task(card: TaskCard) -> KnownTask:
-    task: KnownTask = build(get_task(card.task), card.settings, "task.")
-    labels = task.labels if isinstance(task, Classify | Tag) else ()
-    if labels != card.labels:
-        raise UserError(
-            f"task.json contradicts itself: its labels are {list_labels(card.labels) or 'none'}, "
-            f"those of its settings {list_labels(labels) or 'none'}; mend one"
-        )
-    return task
 
 
 def check_task(task: KnownTask, model: Bert, source: object) -> None:
