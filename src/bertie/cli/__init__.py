@@ -3,7 +3,6 @@
 Parts are imported inside the verbs: `bertie --help` is instant and loads no torch.
 """
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from bertie.cli.features import features, table7
 from bertie.cli.serving import serve
 from bertie.cli.show import (
     may_stop,
+    print_json,
     progress_bar,
     read_lines,
     show_coverage,
@@ -222,7 +222,7 @@ def tokenize(
                 "segments": encoded.segments.tolist(),
                 "spans": spans,
             }
-            print(json.dumps(fields, ensure_ascii=False))
+            print_json(fields)
         else:
             rows = zip(pieces, encoded.ids.tolist(), encoded.sources.tolist(), spans, strict=True)
             show_table(
