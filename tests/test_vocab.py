@@ -12,7 +12,7 @@ from bertie.data.blocks import Problems
 from bertie.errors import UserError
 from bertie.text.count import count_words
 from bertie.text.tokenizer import Tokenizer
-from bertie.vocab import VocabRecipe, cover_each, cover_files, make_vocab
+from bertie.vocab import VocabRecipe, cover_files, make_vocab
 from tests.text.reference import check_equal, peer
 
 
@@ -48,8 +48,8 @@ def test_the_directory_opens_and_the_held_out_text_is_not_learned(
     assert learned.coverage.unknown_share == 0
     assert ("counting words", corpus.stat().st_size, corpus.stat().st_size) in seen
     assert seen[-1][0] == "merging pieces" and seen[-1][1] == seen[-1][2]
-    fit = cover_files([corpus], tmp_path / "v", recipe().corpus, Problems())
-    assert cover_each([corpus], [tmp_path / "v"] * 2, recipe().corpus, Problems()) == [fit, fit]
+    fit, again = cover_files([corpus], [tmp_path / "v"] * 2, recipe().corpus, Problems())
+    assert fit == again
     assert fit.num_words == learned.num_words + learned.coverage.num_words
 
 
@@ -62,7 +62,7 @@ def test_the_coverage_of_the_text_itself_counts_words_that_were_forgotten(
     settings = recipe("corpus.held_out_percent=0")
     learned = make_vocab([tmp_path / "a.txt"], tmp_path / "v", settings, workers=1)
     assert learned.num_forgotten > 0
-    fit = cover_files([tmp_path / "a.txt"], tmp_path / "v", settings.corpus, Problems())
+    (fit,) = cover_files([tmp_path / "a.txt"], [tmp_path / "v"], settings.corpus, Problems())
     assert learned.coverage == fit and fit.num_words == 6000
 
 
@@ -133,9 +133,8 @@ def test_an_extended_vocabulary_keeps_all_ids_and_fits_better(
     assert new.pieces[:200] == old.pieces and 200 < len(new.pieces) <= 260
     assert (learned.num_old, learned.num_spare) == (200, 260 - len(new.pieces))
     assert len(set(new.pieces)) == len(new.pieces)
-    before, after = (
-        cover_files([other], tmp_path / name, bigger.corpus, Problems()) for name in ("old", "1")
-    )
+    folders = [tmp_path / name for name in ("old", "1")]
+    before, after = cover_files([other], folders, bigger.corpus, Problems())
     assert after.num_pieces < before.num_pieces and after.num_unknown < before.num_unknown
     assert after.unknown_share == 0 and {"undernumber", "thunder"} <= {*new.pieces}
     texts = [*other.read_text("utf-8").splitlines()[:30], *corpus.read_text("utf-8").splitlines()]

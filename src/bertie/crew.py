@@ -1,9 +1,6 @@
 """Several runs at a time, each in a process of its own, which ends when its parent does."""
 
 import os
-import signal
-import threading
-import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -15,10 +12,10 @@ from types import FrameType
 from typing import NamedTuple
 
 from bertie.errors import UserError
+from bertie.text.processes import watch
 from bertie.train.loop import Stopped, on_signals
 
 MOST_TRIES = 2  # of a run: when a process is killed, those beside it end with it
-WATCH_S = 1.0  # how often a process looks whether its parent is still there
 
 
 class Work(NamedTuple):
@@ -86,17 +83,6 @@ class Crew:
             raise
         finally:
             pool.shutdown(cancel_futures=True)
-
-
-def watch(parent: int) -> None:
-    """Of a process: asks itself to end, and to save, when its parent has gone."""
-
-    def look() -> None:
-        while os.getppid() == parent:
-            time.sleep(WATCH_S)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=look, daemon=True).start()
 
 
 def do_and_leave(do: Callable[[], None], parent: int) -> None:

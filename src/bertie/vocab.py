@@ -168,16 +168,9 @@ def _training_batches(
 
 
 def cover_files(
-    paths: Sequence[Path], folder: Path, config: CorpusConfig, problems: Problems
-) -> Coverage:
-    """The coverage of all text below `paths` by the tokenizer of a directory."""
-    return cover_each(paths, [folder], config, problems)[0]
-
-
-def cover_each(
     paths: Sequence[Path], folders: Sequence[Path], config: CorpusConfig, problems: Problems
 ) -> list[Coverage]:
-    """The same for the tokenizers of several directories; the text is read once."""
+    """The coverage of all text below `paths` by the tokenizers of directories, in one reading."""
     vocabularies = [read_tokenizer(folder) for folder in folders]
     files = find_files(paths, problems)
     batches = (batch.documents for batch in read_batches(files, config, problems))

@@ -45,7 +45,7 @@ app = typer.Typer(
 Text = Annotated[
     list[Path],
     typer.Argument(
-        help="Files, folders, patterns: plain text, .jsonl, .csv, .tsv, .parquet; also .gz .xz .zst"
+        help="Files, folders, patterns: text, .jsonl, .csv, .tsv, .parquet; also .gz .bz2 .xz .zst"
     ),
 ]
 Recipe = Annotated[str | None, typer.Option(help="A TOML file, or the name of a shipped recipe.")]
@@ -171,11 +171,9 @@ def coverage(
     from bertie.vocab import VocabRecipe, cover_files
 
     corpus = read_recipe(VocabRecipe, None, sets or []).corpus
-    rows = {}
-    for folder in vocab:
-        problems = Problems()
-        rows[str(folder)] = cover_files(text, find_model(folder), corpus, problems)
-    show_coverage(rows, "Coverage")
+    problems = Problems()
+    fits = cover_files(text, [find_model(folder) for folder in vocab], corpus, problems)
+    show_coverage(dict(zip(map(str, vocab), fits, strict=True)), "Coverage")
     show_problems(problems)
 
 
