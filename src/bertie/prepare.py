@@ -72,13 +72,10 @@ def prepare(
 ) -> Prepared:
     """Makes the token store `out` of all text below `paths`.
 
-    What ends it is a UserError, Ctrl-C and SIGTERM too: the same call goes on where it was.
+    SIGTERM stops it as Ctrl-C does; the same call goes on where it was.
     """
-    try:
-        with term_interrupts():
-            return make_store(paths, vocab, out.resolve(), recipe, workers, on_progress)
-    except KeyboardInterrupt:
-        raise UserError("stopped; the same command goes on where it was") from None
+    with term_interrupts():
+        return make_store(paths, vocab, out.resolve(), recipe, workers, on_progress)
 
 
 def make_store(

@@ -4,6 +4,7 @@ Parts are imported inside the verbs: `bertie --help` is instant and loads no tor
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
@@ -328,15 +329,19 @@ def prepare(
     from bertie.text.count import available_cores
 
     settings = read_recipe(PrepareRecipe, recipe, sets or [])
-    with progress_bar() as on_progress:
-        prepared = make_store(
-            text,
-            find_model(vocab),
-            out,
-            settings,
-            workers=workers or available_cores(),
-            on_progress=on_progress,
-        )
+    try:
+        with progress_bar() as on_progress:
+            prepared = make_store(
+                text,
+                find_model(vocab),
+                out,
+                settings,
+                workers=workers or available_cores(),
+                on_progress=on_progress,
+            )
+    except KeyboardInterrupt:
+        print("bertie: stopped; the same command goes on where it was", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
     stores = {"to train with": prepared.train, "held out": prepared.held_out}
     show_table(
         ("", "documents", "sentences", "tokens", "MB on disk"),
