@@ -46,6 +46,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
         take_few_sources(patch)
         patch.delenv(embedded.VARIABLE, raising=False)
         patch.setattr(embedded, "FOLDER", out / "nothing")
+        patch.setattr(quickstart, "has_fast_bf16", lambda: False)
         for _ in range(2):
             lines = list(run_quickstart(out, TOY))
     return out, lines
@@ -59,6 +60,7 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     with pytest.MonkeyPatch.context() as patch:
         take_few_sources(patch)
         patch.setenv(embedded.VARIABLE, str(folder / "shipped"))
+        patch.setattr(quickstart, "has_fast_bf16", lambda: True)
         return folder, list(run_quickstart(folder / "quickstart", TOY))
 
 
@@ -75,6 +77,19 @@ def test_the_quickstart_goes_the_whole_way(toy: tuple[Path, list[str]]) -> None:
     assert open_model(out / "run" / "model").model.heads == ("masked_lm", "next_sentence")
     assert open_model(out / "finetuned" / "model").model.heads == ("sequence",)
     assert sum(line.strip().startswith(("before:", "after:")) for line in lines) == 10
+
+
+def test_what_learns_does_so_in_bf16_where_the_processor_has_it(
+    toy: tuple[Path, list[str]], shipped: tuple[Path, list[str]]
+) -> None:
+    for lines, is_fast in ((toy[1], False), (shipped[1], True)):
+        verbs = "$ bertie pretrain quickstart", "$ bertie finetune quickstart"
+        learning = [line for line in lines if line.startswith(verbs)]
+        assert len(learning) >= 4
+        assert all(("train.precision=bf16" in line) == is_fast for line in learning)
+    records = shipped[0].glob("quickstart/*/run.json")
+    trained = [json.loads(path.read_text("utf-8"))["settings"]["train"] for path in records]
+    assert len(trained) == 6 and {one["precision"] for one in trained} == {"bf16"}
 
 
 def test_what_it_says_is_what_was_measured(toy: tuple[Path, list[str]]) -> None:

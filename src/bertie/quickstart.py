@@ -30,6 +30,7 @@ from bertie.infer.engine import Engine
 from bertie.prepare import PrepareRecipe, prepare
 from bertie.pretrain import Pretrained, PretrainRecipe, evaluate_start, pretrain
 from bertie.text.files import write_text
+from bertie.train.hardware import has_fast_bf16
 from bertie.train.log import Show
 from bertie.tuning import FinetuneRecipe
 from bertie.vocab import VocabRecipe, make_vocab
@@ -58,6 +59,7 @@ NUM_GUESSES = 3
 WORKERS = 1  # processes take longer to start than so little text to read
 ONE_STEP = "train.budget=1 steps"
 SHORTER = "train.budget=0.75 minutes"  # of the second half, where there is a first
+HALF = "train.precision=bf16"  # where products then take half as long
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +104,8 @@ def run_quickstart(
     if has_embedded():
         steps = [fill_at_once, gather, adapt, *steps[1:]]
         scale = replace(scale, pretrain=(SHORTER, *scale.pretrain))
+    if has_fast_bf16():
+        scale = in_half(scale)
     for step in steps:
         yield from step(out, scale, screen)
         yield ""
@@ -113,6 +117,16 @@ def run_quickstart(
     yield "The models on a page to try them (pip install 'bertie[serve]'):"
     shown = (ADAPTED, ADAPTED_TUNED, RUN, TUNED)
     yield command("serve", *(out / name / "model" for name in shown if (out / name).is_dir()))
+
+
+def in_half(scale: Scale) -> Scale:
+    return replace(
+        scale,
+        pretrain=(*scale.pretrain, HALF),
+        adapt=(*scale.adapt, HALF),
+        finetune=(*scale.finetune, HALF),
+        finetune_adapted=(*scale.finetune_adapted, HALF),
+    )
 
 
 # --- the model that ships ---

@@ -6,7 +6,13 @@ import pytest
 import torch
 
 from bertie.train import hardware
-from bertie.train.hardware import find_free_bytes, find_peak, free_of_group, time_threads
+from bertie.train.hardware import (
+    find_free_bytes,
+    find_peak,
+    free_of_group,
+    has_fast_bf16,
+    time_threads,
+)
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -31,6 +37,14 @@ def test_a_peak_is_known_by_a_whole_word_of_the_name(
     assert find_peak(CUDA, "bf16") == peak
     assert find_peak(CUDA, "fp32") is None  # the table is of half precision
     assert find_peak(CPU, "bf16") is None
+
+
+def test_what_the_processor_says_of_bf16() -> None:
+    flags = Path("/proc/cpuinfo")
+    if not flags.is_file():
+        pytest.skip("needs /proc/cpuinfo")
+    words = set(flags.read_text(encoding="utf-8").split())
+    assert has_fast_bf16() == bool(words & {"avx512_bf16", "amx_tile"})
 
 
 def test_free_memory_is_what_machine_and_container_leave_and_processes_share(

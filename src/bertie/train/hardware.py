@@ -32,6 +32,11 @@ def find_peak(device: torch.device, precision: str) -> float | None:
     return next((PEAKS[word] for word in re.split(r"[\s-]+", name) if word in PEAKS), None)
 
 
+def has_fast_bf16() -> bool:
+    """Whether the processor multiplies bf16 by itself; others do it in many steps, slowly."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
 def find_free_bytes(device: torch.device) -> int:
     """Memory that this process may still take."""
     if device.type == "cuda":
