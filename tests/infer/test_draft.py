@@ -37,7 +37,7 @@ def test_a_draft_that_was_renamed_meanwhile_is_nobodys(
         draft.replace(out)
         return True
 
-    monkeypatch.setattr("bertie.infer.draft.lock", lock)
+    monkeypatch.setattr("bertie.infer.draft.try_lock", lock)
     with pytest.raises(UserError, match="another run is writing"), locked(draft, out):
         pass
 

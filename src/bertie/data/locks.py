@@ -1,9 +1,9 @@
 """A file that one process at a time holds; a dead one's is free."""
 
-from typing import IO
+from typing import IO, Any
 
 
-def take_lock(file: IO[str]) -> None:
+def take_lock(file: IO[Any]) -> None:
     """Waits until nobody else holds it."""
     try:
         from fcntl import LOCK_EX, flock
@@ -12,7 +12,7 @@ def take_lock(file: IO[str]) -> None:
     flock(file, LOCK_EX)
 
 
-def try_lock(file: IO[str]) -> bool:
+def try_lock(file: IO[Any]) -> bool:
     """Takes it at once or not at all."""
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock
@@ -22,4 +22,6 @@ def try_lock(file: IO[str]) -> bool:
         flock(file, LOCK_EX | LOCK_NB)
     except BlockingIOError:
         return False
+    except OSError:  # a file system without locks
+        return True
     return True

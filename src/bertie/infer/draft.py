@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from bertie.data.locks import try_lock
 from bertie.errors import UserError
 
 
@@ -22,24 +23,9 @@ def locked(draft: Path, out: Path) -> Iterator[BinaryIO]:
     draft.parent.mkdir(parents=True, exist_ok=True)
     draft.touch()
     with draft.open("r+b") as file:
-        if not lock(file) or not is_still(file, draft):
+        if not try_lock(file) or not is_still(file, draft):
             raise UserError(f"another run is writing {out}; wait for it, or write to another file")
         yield file
-
-
-def lock(file: BinaryIO) -> bool:
-    """Whether no other process has it."""
-    try:
-        from fcntl import LOCK_EX, LOCK_NB, flock
-    except ImportError:  # no Unix
-        return True
-    try:
-        flock(file, LOCK_EX | LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
 
 
 def is_still(file: BinaryIO, draft: Path) -> bool:
