@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertie.checkpoint.card import list_labels
-from bertie.checkpoint.model_dir import CONFIG, TOKENIZER_FILES, read_config
-from bertie.checkpoint.weights import SUFFIXES
+from bertie.checkpoint.model_dir import read_config
 from bertie.config import build
 from bertie.errors import UserError
 from bertie.tasks import get_task
@@ -91,15 +90,6 @@ def read_sets(settings: Mapping[str, Any], files: DataFiles, source: Path) -> Se
         notes=(*notes, *describe_task(task)),
         remarks=tuple(remarks),
     )
-
-
-def list_files(source: Path) -> list[Path]:
-    """The files of a model that decide what it makes of a text.
-
-    Its settings count as much as its weights: they say which GELU it is, and which letters are one.
-    """
-    named = {CONFIG, *TOKENIZER_FILES}
-    return sorted(p for p in source.iterdir() if p.suffix in SUFFIXES or p.name in named)
 
 
 def make_task(settings: Mapping[str, Any], source: Path) -> tuple[AnyTask, list[str]]:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from bertie.checkpoint.draft import draft_of
-from bertie.checkpoint.model_dir import open_model, read_config
+from bertie.checkpoint.model_dir import list_files, open_model, read_config
 from bertie.checkpoint.state import hash_file
 from bertie.data.chance import Ints
 from bertie.data.features import (
@@ -24,7 +24,7 @@ from bertie.data.features import (
     open_features,
     read_feature_manifest,
 )
-from bertie.datasets import describe_context, describe_left_out, list_files, make_task
+from bertie.datasets import describe_context, describe_left_out, make_task
 from bertie.errors import UserError
 from bertie.infer.features import choose_layers, flush_all, keep_all, keep_words, write_vectors
 from bertie.model.bert import Bert

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from bertie.checkpoint.json_files import read_json
-from bertie.checkpoint.model_dir import copy_model
+from bertie.checkpoint.model_dir import copy_model, list_files
 from bertie.checkpoint.state import hash_file
 from bertie.data.features import is_features
 from bertie.data.store import MANIFEST
-from bertie.datasets import Sets, list_files, read_sets
+from bertie.datasets import Sets, read_sets
 from bertie.embedded import find_model
 from bertie.errors import UserError
 from bertie.evaluate import open_task, predict_all, write_predictions

@@ -29,7 +29,7 @@ from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.head_dir import refuse_head
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.packed import write_packed
-from bertie.checkpoint.weights import LISTED, read_weights, write_weights
+from bertie.checkpoint.weights import LISTED, SUFFIXES, read_weights, write_weights
 from bertie.errors import UserError
 from bertie.model.bert import Bert, initialise, make_bilstm
 from bertie.model.config import ModelConfig
@@ -234,6 +234,15 @@ def copy_pooling(source: Path, directory: Path) -> None:
     if (source / POOLING).is_file():
         (directory / POOLING).parent.mkdir()
         shutil.copyfile(source / POOLING, directory / POOLING)
+
+
+def list_files(source: Path) -> list[Path]:
+    """The files of a model that decide what it makes of a text.
+
+    Its settings count as much as its weights: they say which GELU it is, and which letters are one.
+    """
+    named = {CONFIG, *TOKENIZER_FILES}
+    return sorted(p for p in source.iterdir() if p.suffix in SUFFIXES or p.name in named)
 
 
 def check_replaceable(directory: Path, *names: str) -> None:

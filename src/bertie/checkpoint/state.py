@@ -115,8 +115,8 @@ def remove_old(newest: Path, keep: int) -> None:
 
     One of a later step is damaged, or the run would have gone on from it: it counts nowhere.
     """
-    all_ = list_checkpoints(newest.parents[1])
-    done = [folder for folder in all_ if step_of(folder) <= step_of(newest)]
+    there = list_checkpoints(newest.parents[1])
+    done = [folder for folder in there if step_of(folder) <= step_of(newest)]
     best = choose_best(done)
     for folder in done[:-keep]:
         if folder != best:
