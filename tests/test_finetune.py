@@ -15,6 +15,7 @@ import torch
 
 from bertie.checkpoint.json_files import read_json
 from bertie.cli import main
+from bertie.data.locks import held
 from bertie.errors import UserError
 from bertie.evaluate import evaluate_file
 from bertie.finetune import HARMLESS, finetune
@@ -380,6 +381,15 @@ def test_what_a_kill_left_is_cleared_away(finished: dict[str, Path], model: Path
     tune("classify", *TWO_STEPS, **finished)
     assert not [path.name for path in out.iterdir() if path.name.startswith(".")]
     assert not (run / "checkpoints").exists()
+
+
+def test_a_folder_that_another_process_is_at_is_left_alone(finished: dict[str, Path]) -> None:
+    out = finished["out"]
+    (out / ".model.draft-99").mkdir()
+    with held(out), pytest.raises(UserError, match="another process is at work in"):
+        tune("classify", *TWO_STEPS, **finished)
+    assert (out / ".model.draft-99").exists()
+    tune("classify", *TWO_STEPS, **finished)  # it is free again
 
 
 # --- what is missing or wrong ---

@@ -17,6 +17,7 @@ from bertie.checkpoint.model_dir import open_model
 from bertie.checkpoint.state import find_best, find_checkpoint, list_checkpoints, step_of
 from bertie.cli import app
 from bertie.data.loader import Loader
+from bertie.data.locks import held
 from bertie.data.store import Store, open_store
 from bertie.errors import UserError
 from bertie.model.bert import Bert
@@ -554,6 +555,18 @@ def test_what_a_kill_left_is_cleared_away(store: Store, tmp_path: Path) -> None:
     run(store, tmp_path, recipe())
     assert not any(path.exists() for path in left)
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_a_run_that_another_process_is_at_is_left_alone(store: Store, tmp_path: Path) -> None:
+    run_until(store, tmp_path, recipe(), 8)
+    newest = list_checkpoints(tmp_path)[-1]
+    half_written = newest.with_name(".step-00000010.draft-1")
+    shutil.copytree(newest, half_written)
+    before = metrics(tmp_path)
+    with held(tmp_path), pytest.raises(UserError, match="another process is at work in"):
+        run(store, tmp_path, recipe())
+    assert half_written.exists() and metrics(tmp_path) == before
+    run(store, tmp_path, recipe())  # it is free again
 
 
 # --- what one sees ---

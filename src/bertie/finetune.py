@@ -8,6 +8,7 @@ import itertools
 import json
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from bertie.checkpoint.json_files import read_json
 from bertie.checkpoint.model_dir import copy_model, list_files
 from bertie.checkpoint.state import hash_file
 from bertie.data.features import is_features
+from bertie.data.locks import held
 from bertie.data.store import MANIFEST
 from bertie.datasets import Sets, read_sets
 from bertie.embedded import find_model
@@ -86,8 +88,11 @@ def finetune(
 
     `command` is what was typed, word by word; it is recorded.
     """
-    with open_world(recipe.train.device) as world:
+    with open_world(recipe.train.device) as world, ExitStack() as stack:
         tuning = begin(recipe, world, command, show if world.is_first else lambda line: None)
+        if world.is_first:
+            stack.enter_context(held(tuning.out))
+            note_beginning(tuning)
         specs, runs = list(plan_runs(recipe)), list[FinetuneRun]()
         for number, spec in enumerate(specs, 1):
             tuning.show({"note": f"run {number} of {len(specs)}: {spec.name}"})
@@ -123,11 +128,7 @@ def begin(recipe: FinetuneRecipe, world: World, command: Sequence[str], show: Sh
     has_begun = any(out.glob(f"runs/*/{RESULT}")) or any(out.glob("runs/*/checkpoints/step-*"))
     if has_begun and (out / RECORD).is_file():
         check_same(out, read_json(out / RECORD)["settings"], settings, harmless=HARMLESS)
-    world.wait()
-    if world.is_first:
-        begin_record(out, settings, world, command=command)
-        for note in (*sets.notes, *sets.remarks, *describe_grid(recipe)):
-            show({"note": note})
+    world.wait()  # the first one writes there
     return Tuning(
         recipe=recipe,
         source=source,
@@ -140,6 +141,13 @@ def begin(recipe: FinetuneRecipe, world: World, command: Sequence[str], show: Sh
         command=command,
         show=show,
     )
+
+
+def note_beginning(tuning: Tuning) -> None:
+    sets = tuning.sets
+    begin_record(tuning.out, tuning.settings, tuning.world, command=tuning.command)
+    for note in (*sets.notes, *sets.remarks, *describe_grid(tuning.recipe)):
+        tuning.show({"note": note})
 
 
 def open_files_of(recipe: FinetuneRecipe, show: Show) -> tuple[Path, Sets, Learner]:

@@ -27,7 +27,8 @@ from bertie.data.corpus import (
     source_hash,
 )
 from bertie.data.draft import HELD_OUT as HELD_OUT  # others know the folder from here
-from bertie.data.draft import STORE, check_ours, clear, held, take_up
+from bertie.data.draft import STORE, check_ours, clear, take_up
+from bertie.data.locks import held
 from bertie.data.parts import (
     Encoder,
     PartConfig,

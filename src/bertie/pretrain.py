@@ -1,6 +1,7 @@
 """From a token store to a pre-trained model directory: wiring of loader, model, objective, loop."""
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from bertie.checkpoint.state import (
 )
 from bertie.data.entropy import unigram_entropy
 from bertie.data.loader import Batch, Loader
+from bertie.data.locks import held
 from bertie.data.steps import TERMS, DataConfig
 from bertie.data.store import MANIFEST, TOKENIZER, Store, open_store
 from bertie.embedded import find_model
@@ -174,7 +176,7 @@ def pretrain(
     """
     if recipe.store is None or recipe.out is None:
         raise UserError("say what to train on and where to write: --store STORE --out RUN")
-    with open_world(recipe.train.device) as world:
+    with open_world(recipe.train.device) as world, ExitStack() as stack:
         store, out = open_store(recipe.store), recipe.out
         check_folder(out, recipe.start)
         checkpoint = find_common_checkpoint(out, world)
@@ -199,6 +201,7 @@ def pretrain(
         )
         unigram = unigram_entropy(store)
         if world.is_first:
+            stack.enter_context(held(out))
             begin_record(out, settings, world, command=command, unigram_entropy=unigram)
             if checkpoint is not None:
                 notes.append(f"{plan.budget.progress(checkpoint.counters):.1%} are done")

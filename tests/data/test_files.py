@@ -97,7 +97,7 @@ def test_what_bertie_made_is_left_out_and_said(
 ) -> None:
     own = {
         "store": ("manifest.json", "ids.bin", "held_out/manifest.json"),
-        "s.draft": ("plan.json", "lock", "part-000000.ids"),
+        "s.draft": ("plan.json", "tokenizer/vocab.txt", "part-000000.ids"),
         "deep/run": ("run.json", "metrics.jsonl", "model/config.json"),
         "tokenizer": ("tokenizer_config.json", "vocab.txt"),
         "model": ("config.json", "model.safetensors", "vocab.txt"),

@@ -1,10 +1,13 @@
 """Who holds a file keeps others out; when it has gone the file is free."""
 
-from multiprocessing import get_context
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-from bertie.data.draft import held
-from bertie.data.locks import take_lock, try_lock
+import pytest
+
+from bertie.data.locks import held, take_lock, try_lock
+from bertie.errors import UserError
 
 
 def hold_and_die(path: Path) -> None:
@@ -24,5 +27,25 @@ def test_a_dead_process_holds_nothing(tmp_path: Path) -> None:
     process = get_context("spawn").Process(target=hold_and_die, args=(tmp_path / "lock",))
     process.start()
     process.join()
-    with held(tmp_path):
-        assert (tmp_path / "lock").exists()
+    with (tmp_path / "lock").open("w") as file:
+        assert try_lock(file)
+
+
+def hold_until_asked(folder: Path, told: Connection) -> None:
+    with held(folder):
+        told.send("held")
+        told.recv()
+
+
+def test_a_folder_is_held_by_one_process_at_a_time_and_nothing_lies_in_it(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "run"
+    ours, theirs = Pipe()
+    process = get_context("spawn").Process(target=hold_until_asked, args=(folder, theirs))
+    process.start()
+    assert ours.recv() == "held"
+    with pytest.raises(UserError, match="another process is at work in"), held(folder):
+        raise AssertionError("two hold it")
+    process.kill()
+    process.join()
+    with held(folder):
+        assert not list(folder.iterdir())

@@ -5,18 +5,17 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bertie.data.locks import try_lock
 from bertie.data.store import FILES, MANIFEST, TOKENIZER
 from bertie.errors import UserError
 from bertie.text.files import VOCAB, write_text
 from bertie.text.hugging_face import SETTINGS
 
-PLAN, LOCK, STORE = "plan.json", "lock", "store"
+PLAN, STORE = "plan.json", "store"
 HELD_OUT = "held_out"  # the folder of the store of held-out documents, inside the store
 STORES = (STORE, f"{STORE}/{HELD_OUT}")
 # Those inside others first: each is removed when it is empty.
@@ -25,7 +24,6 @@ PART = re.compile(r"part-\d{6,}\.(ids|words|sentences|documents|json)")
 NAMES = frozenset(
     [
         PLAN,
-        LOCK,
         *(f"{place}/{name}" for place in STORES for name in (*FILES, MANIFEST)),
         *(f"{folder}/{name}" for folder in FOLDERS[:-1] for name in (VOCAB, SETTINGS)),
     ]
@@ -59,24 +57,12 @@ def is_ours(path: Path, draft: Path) -> bool:
     return place in NAMES or PART.fullmatch(place) is not None
 
 
-@contextmanager
-def held(draft: Path) -> Iterator[None]:
-    """One process at a time works in a draft."""
-    draft.mkdir(parents=True, exist_ok=True)
-    with (draft / LOCK).open("a") as file:
-        if not try_lock(file):
-            raise UserError(
-                f"another process is at work in {draft}; wait for it, or choose another --out"
-            )
-        yield
-
-
 def take_up(draft: Path, wanted: Mapping[str, Any]) -> None:
     """Begins a draft, or goes on with one that has the same plan."""
     path = draft / PLAN
     if not path.is_file():
         for old in list_files(draft):  # nothing says what they are of
-            if is_ours(old, draft) and old.name != LOCK:
+            if is_ours(old, draft):
                 old.unlink()
         write_text(path, json.dumps(wanted))
         return

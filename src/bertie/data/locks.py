@@ -1,6 +1,30 @@
-"""A file that one process at a time holds; a dead one's is free."""
+"""A file or a folder that one process at a time holds; a dead one's is free."""
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any
+
+from bertie.errors import UserError
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """One process at a time works in a folder, which is made if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if os.name == "nt":  # folders cannot be opened there, nor held
+        yield
+        return
+    opened = os.open(folder, os.O_RDONLY)
+    try:
+        if not try_lock(opened):
+            raise UserError(
+                f"another process is at work in {folder}; wait for it, or choose another --out"
+            )
+        yield
+    finally:
+        os.close(opened)
 
 
 def take_lock(file: IO[Any]) -> None:
@@ -12,7 +36,7 @@ def take_lock(file: IO[Any]) -> None:
     flock(file, LOCK_EX)
 
 
-def try_lock(file: IO[Any]) -> bool:
+def try_lock(file: IO[Any] | int) -> bool:
     """Takes it at once or not at all."""
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock

@@ -35,7 +35,7 @@ FEW_ZEROS = 8  # are no sign
 OWN = (
     ("manifest.json", "ids.bin"),
     ("manifest.json", "ids.npy"),
-    ("plan.json", "lock"),
+    ("plan.json", "tokenizer"),
     ("run.json", "metrics.jsonl"),
     ("run.json", "checkpoints"),
     ("run.json", "model"),
