@@ -3,9 +3,10 @@
     python benchmarks/model_card.py --run RUN --store STORE --scores embedded.json --out FOLDER
     ... --run FIRST SECOND        # SECOND went on from FIRST: what they cost is summed
     ... --after CARD              # went on from the model of this card, whose runs are no more
+    python benchmarks/model_card.py --after CARD --scores embedded.json --out FOLDER   # new scores
 
 RUN has run.json and metrics.jsonl, STORE manifest.json; FOLDER/README.md is written. A figure that
-was not measured is a dash.
+was not measured is a dash. Without --run, what CARD says of data and runs stays as it is.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from bertie.checkpoint.model_dir import read_config
 from bertie.config import read_recipe
 from bertie.model.config import ModelConfig, count_parameters
 from bertie.pretrain import HARMLESS, PretrainRecipe
@@ -30,6 +32,7 @@ NONE = "–"
 TITLES = {"ours": "this model", "minilm": "all-MiniLM-L6-v2", "random": "random start"}
 GROUPS = {"wiki": "Wikipedia", "books": "books"}
 ON_TEST = ("SQuAD-1.1", "CoNLL-2003")
+SCORES = "\n## Masks and pairs"  # from here on, a card is made of scores
 FIGURES = ("mlm_loss", "mlm_accuracy", "nats_per_character", "nsp_accuracy")
 
 
@@ -38,11 +41,13 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def show(name: str, value: float | None) -> str:
+def show(name: str, value: float | None, more_digits: int = 0) -> str:
     """A figure in the way of its kind: shares as percent, losses in nats."""
     if value is None:
         return NONE
-    return f"{value:.3f}" if name.endswith(("loss", "character")) else f"{100 * value:.1f}"
+    if name.endswith(("loss", "character")):
+        return f"{value:.{3 + more_digits}f}"
+    return f"{100 * value:.{1 + more_digits}f}"
 
 
 def row(*cells: str) -> str:
@@ -277,11 +282,17 @@ def list_wanted(wanted: Mapping[str, Any]) -> list[str]:
         row(
             name.replace("_", " "),
             show(name, one["wanted"]),
-            show(name, one["found"]),
+            show_beside(name, one["found"], one["wanted"]),
             "reached" if one["is_reached"] else "not reached",
         )
         for name, one in wanted.items()
     ]
+
+
+def show_beside(name: str, found: float, wanted: float) -> str:
+    """With a digit more where it would look like what was wanted, and is not."""
+    looks_equal = found != wanted and show(name, found) == show(name, wanted)
+    return show(name, found, more_digits=int(looks_equal))
 
 
 def list_storage(scores: Mapping[str, Any]) -> list[str]:
@@ -312,16 +323,24 @@ def list_storage(scores: Mapping[str, Any]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument(
-        "--run", type=Path, nargs="+", required=True, help="pre-training; those that went on, too"
+        "--run", type=Path, nargs="+", default=[], help="pre-training; those that went on, too"
     )
     parser.add_argument("--after", type=Path, metavar="CARD", help="of the model it went on from")
-    parser.add_argument("--store", type=Path, required=True, help="its manifest.json is enough")
+    parser.add_argument("--store", type=Path, help="its manifest.json is enough")
     parser.add_argument("--scores", type=Path, required=True, help="what embedded.py wrote")
     parser.add_argument("--out", type=Path, required=True, help="the model's directory")
     options = parser.parse_args()
-    values = describe_runs(options.run, options.store, read_card(options.after))
-    values |= describe_scores(read(options.scores)["result"])
-    card = Template(TEXT.read_text(encoding="utf-8")).substitute(values)
+    if bool(options.run) != (options.store is not None) or not (options.run or options.after):
+        parser.error("give --run with --store, or --after for new scores of the same model")
+    text = Template(TEXT.read_text(encoding="utf-8"))
+    values = describe_scores(read(options.scores)["result"])
+    if options.run:
+        before = read_card(options.after)
+        card = text.substitute(values | describe_runs(options.run, options.store, before))
+    else:
+        values |= {"dropout": f"{read_config(options.out).dropout:g}"}
+        old = options.after.read_text(encoding="utf-8").partition(SCORES)[0]
+        card = old + SCORES + text.safe_substitute(values).partition(SCORES)[2]
     (options.out / "README.md").write_text(card, encoding="utf-8")
     print(options.out / "README.md")
 

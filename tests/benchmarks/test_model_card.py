@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shutil
 from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
@@ -92,6 +93,31 @@ def test_every_gap_is_filled(model_card: ModuleType, tmp_path: Path) -> None:
     assert "On disk 38.9 MB, in the wheel – MB; opened in 0.41 s" in card
     assert "with 2 threads on a CPU (–)" in card
     assert "Measured on a GPU, bf16; on a CPU, fp32: RTE of this model." in card.splitlines()
+
+
+def test_new_scores_leave_what_a_card_says_of_its_runs(
+    model_card: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = write(model_card, tmp_path, RESULT)
+    shutil.copy(tmp_path / "run" / "model" / "config.json", tmp_path)
+    tasks = RESULT["tasks"] | {"SST-2": {"ours": scored(0.912)}}
+    (tmp_path / "new.json").write_text(json.dumps({"result": RESULT | {"tasks": tasks}}))
+    given = ["--after", str(tmp_path / "README.md"), "--scores", str(tmp_path / "new.json")]
+    monkeypatch.setattr("sys.argv", ["model_card.py", *given, "--out", str(tmp_path)])
+    model_card.main()
+    lines = (tmp_path / "README.md").read_text("utf-8").splitlines()
+    changed = [line for line in lines if line not in card.splitlines()]
+    assert changed == ["| SST-2, accuracy | 91.2 ± 0.4 (5e-05) | – |"]
+    assert lines[: lines.index("## Tasks")] == card.splitlines()[: lines.index("## Tasks")]
+    monkeypatch.setattr("sys.argv", ["model_card.py", *given[2:], "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        model_card.main()
+
+
+def test_what_was_nearly_reached_is_not_rounded_to_what_was_wanted(model_card: ModuleType) -> None:
+    assert model_card.show_beside("STS-B pearson", 0.8747, 0.875) == "87.47"
+    assert model_card.show_beside("books mlm_loss", 2.4004, 2.4) == "2.4004"
+    assert model_card.show_beside("SST-2 accuracy", 0.9, 0.9) == "90.0"
 
 
 def test_what_was_not_measured_is_a_dash(model_card: ModuleType, tmp_path: Path) -> None:
