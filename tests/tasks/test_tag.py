@@ -145,6 +145,17 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.pq"])
+def test_lists_are_read_from_parquet(name: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"tokens": [["in", "Rome"]], "tags": [["O", "B-LOC"]]}
+    parquet.write_table(pa.table(columns), tmp_path / name)
+    (example,) = Tag().read(tmp_path / name).examples
+    assert (example.text, example.tags) == ("in Rome", ("O", "B-LOC"))
+
+
 def test_columns_are_read_with_documents_and_become_iob2(tmp_path: Path) -> None:
     data = Tag().read(write(tmp_path / "eng.train", CONLL), needs_labels=True)
     assert [example.tags for example in data.examples] == [

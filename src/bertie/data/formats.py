@@ -11,8 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from bertie.data.blocks import LEFT_OUT, Block, Problems, Source, decode, decode_block
+from bertie.data.blocks import LEFT_OUT, PACKED, Block, Problems, Source, decode, decode_block
 from bertie.errors import UserError
+
+# What a file holds, by its suffix; all else is plain text.
+JSON = (".jsonl", ".json", ".ndjson")
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+PARQUET = (".parquet", ".pq")
 
 BLANK_LINES = re.compile(r"\n\s*\n")
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -22,6 +27,12 @@ MAX_ROW_LINES = 10_000  # a quoted field of a table may span so many; a stray qu
 NOT_JSON = "not JSON"
 EMPTY = "empty text"
 RAGGED = "not as many columns as the header"
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that says what a file holds, in small letters and without that of its packing."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in PACKED else suffix
 
 
 class Wanted(NamedTuple):

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
+from bertie.data.formats import kind_of
 from bertie.errors import UserError
 from bertie.infer.examples import Example, make_tagged
 from bertie.infer.json_lists import parse_items
@@ -32,7 +33,7 @@ from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
 from bertie.tasks.glue import find_columns, find_set
 from bertie.tasks.span import Span
-from bertie.tasks.tables import Row, Table, find_column, kind_of
+from bertie.tasks.tables import Row, Table, find_column
 from bertie.tasks.tag import Tag, close_up
 from bertie.tasks.task import Rejects
 from bertie.text.tokenizer import Tokenizer

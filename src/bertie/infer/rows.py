@@ -19,18 +19,15 @@ from bertie.data.blocks import (
     read_chunks,
     to_utf8,
 )
-from bertie.data.formats import parse_row, read_rows
+from bertie.data.formats import DELIMITERS, JSON, PARQUET, kind_of, parse_row, read_rows
 from bertie.data.parquet import ROWS, open_parquet
 from bertie.errors import UserError
 from bertie.tasks.tables import (
-    COMMAS,
-    JSON,
     RAGGED,
     Row,
     Table,
     find_names,
     is_quoted,
-    kind_of,
     parse_line,
     split_literally,
 )
@@ -112,9 +109,11 @@ def is_stream(path: Path) -> bool:
 
 def guess_format(path: Path) -> str:
     kind = kind_of(path)
-    if kind in (*COMMAS, *JSON):
-        return "csv" if kind in COMMAS else "jsonl"
-    return {".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet"}.get(kind, "text")
+    if kind in PARQUET:
+        return "parquet"
+    if kind in DELIMITERS:
+        return "csv" if DELIMITERS[kind] == "," else "tsv"
+    return "jsonl" if kind in JSON else "text"
 
 
 def make_stream(
