@@ -168,11 +168,11 @@ def find_text(
     return document
 
 
-def json_fields(blocks: Iterable[Block], num_lines: int = 100) -> list[str]:
+def json_fields(blocks: Iterable[Block]) -> list[str]:
     """Names of the fields of the first lines' objects."""
     names: dict[str, None] = {}
     lines = (line for block in blocks for line in block.data.split(b"\n"))
-    for line in islice(lines, num_lines):
+    for line in islice(lines, 100):
         with suppress(ValueError, RecursionError):
             value = json.loads(line)
             names |= dict.fromkeys(value if isinstance(value, dict) else ())
@@ -207,10 +207,10 @@ def read_table(
     if field not in names:
         if not header:
             return
-        raise missing_field(source.path, field, names, "column")
+        raise missing_field(source.path, field, names)
     for name in wanted.without:
         if name not in names:
-            raise missing_field(source.path, name, names, "column", setting="corpus.without")
+            raise missing_field(source.path, name, names, setting="corpus.without")
     column = names.index(field)
     for number, row in read_rows(lines, delimiter, len(names)):
         if len(row) != len(names):
@@ -267,13 +267,13 @@ def parse_row(lines: Sequence[str], delimiter: str) -> list[str]:
 
 
 def missing_field(
-    path: Path, field: str, names: Sequence[str], what: str, *, setting: str = "corpus.field"
+    path: Path, field: str, names: Sequence[str], *, setting: str = "corpus.field"
 ) -> UserError:
     if len(names) == 1 and ";" in names[0]:
         return UserError(
-            f"{path} has no {what} {field!r}; its columns seem to be parted by semicolons: a .csv "
+            f"{path} has no column {field!r}; its columns seem to be parted by semicolons: a .csv "
             "has commas, a .tsv tabs. Write it so, or as .jsonl"
         )
     hint = "Name it: --set corpus.field=NAME" if setting == "corpus.field" else f"See {setting}"
     known = ", ".join(names) or "none"
-    return UserError(f"{path} has no {what} {field!r}; there are: {known:.300}. {hint}")
+    return UserError(f"{path} has no column {field!r}; there are: {known:.300}. {hint}")

@@ -162,11 +162,6 @@ def find_index(path: Path, key: str) -> Index | None:
     return Index(header, np.memmap(path, ROW, "r"))
 
 
-def verify(index: Index) -> bool:
-    """Whether the rows are those that were written; reads them all."""
-    return hashlib.sha256(index.rows.tobytes()).hexdigest() == index.header.rows
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """One process at a time builds an index; a dead one's lock is free."""
