@@ -16,7 +16,7 @@ from bertie.objectives import IGNORED
 from bertie.tasks.instances import Instances
 from bertie.tasks.sentences import TagExample, make_example, split_words
 from bertie.tasks.steps import TaskLoader, predict
-from bertie.tasks.tag import Entity, Tag, most_central, window_places, words_of
+from bertie.tasks.tag import Entity, Tag
 from bertie.tasks.task import Dataset
 from tests.tasks.toys import TOKENIZER, WORDS, tiny_model
 
@@ -69,19 +69,6 @@ def test_gold_tags_come_back(
     for example, prediction in zip(examples, predictions, strict=True):
         for entity in prediction.entities:
             assert example.text[entity.start : entity.end] == entity.text
-
-
-@given(num_pieces=st.integers(1, 150), room=st.integers(1, 30), stride=st.integers(1, 30))
-def test_each_piece_is_decided_where_it_is_most_central(
-    num_pieces: int, room: int, stride: int
-) -> None:
-    places = window_places(0, num_pieces, room, stride)
-    pieces = np.arange(num_pieces)
-    decided = most_central(pieces, places)
-    context = np.array([np.minimum(pieces - low, high - 1 - pieces) for low, high in places])
-    np.testing.assert_array_equal(decided, context.argmax(0))  # of equal ones the first
-    for number, words in enumerate(words_of(decided, len(places))):
-        np.testing.assert_array_equal(words, np.flatnonzero(decided == number))
 
 
 @given(rows=st.lists(st.sampled_from(LABELS), min_size=1, max_size=9))

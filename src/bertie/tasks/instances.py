@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bertie.data.chance import Ints
 from bertie.data.masking import runs
-from bertie.text.sequences import fit, num_specials, window_starts
+from bertie.text.sequences import fit, num_specials, window_places
 from bertie.text.tokenizer import Tokenizer
 
 
@@ -203,7 +203,4 @@ class Framer:
 
 
 def cut(pieces: np.ndarray, size: int, stride: int | None) -> list[np.ndarray]:
-    if len(pieces) <= size:
-        return [pieces]
-    stride = max(1, size // 2) if stride is None else min(stride, size)
-    return [pieces[start : start + size] for start in window_starts(len(pieces), size, stride)]
+    return [pieces[start:end] for start, end in window_places(len(pieces), size, stride)]
