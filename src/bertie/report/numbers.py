@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bertie.metrics.intervals import mean, spread
+
 NO_NUMBER = "–"
 MOST_TICKS = 6
 
@@ -32,6 +34,18 @@ def percent(share: float) -> str:
 
 def fixed(value: float, digits: int = 3) -> str:
     return f"{value:,.{digits}f}" if math.isfinite(value) else NO_NUMBER
+
+
+def mean_and_spread(values: Sequence[float], *, scale: float = 100, signed: bool = False) -> str:
+    """Of seeds; shares in percent.
+
+    >>> mean_and_spread([0.9, 0.92]), mean_and_spread([0.01], signed=True), mean_and_spread([])
+    ('91.00 ± 1.41', '+1.00', '–')
+    """
+    if not values:
+        return NO_NUMBER
+    text = f"{scale * mean(values):{'+' if signed else ''}.2f}"
+    return f"{text} ± {scale * spread(values):.2f}" if len(values) > 1 else text
 
 
 def duration(seconds: float) -> str:
