@@ -27,7 +27,7 @@ from bertie.tasks.span import Span
 from bertie.tasks.steps import predict
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import AnyTask, Dataset, check_given
-from bertie.text.files import write_text
+from bertie.text.disk import write_text
 from bertie.text.tokenizer import Tokenizer
 
 

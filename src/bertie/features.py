@@ -12,7 +12,6 @@ import torch
 
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.model_dir import list_files, open_model, read_config
-from bertie.checkpoint.state import hash_file
 from bertie.data.chance import Ints
 from bertie.data.features import (
     FeatureIndex,
@@ -34,6 +33,7 @@ from bertie.tasks.classify import Classify
 from bertie.tasks.instances import Instances
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import Dataset
+from bertie.text.disk import hash_file
 from bertie.text.tokenizer import Tokenizer
 
 OnProgress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much

@@ -41,7 +41,7 @@ from bertie.data.parts import (
 from bertie.data.store import TOKENIZER, Manifest, StoreWriter
 from bertie.errors import UserError
 from bertie.text.chinese import check_jieba
-from bertie.text.files import check_writable
+from bertie.text.disk import check_writable
 from bertie.text.processes import processes, term_interrupts
 from bertie.text.tokenizer import Tokenizer
 

@@ -17,10 +17,10 @@ from bertie.data.corpus import (
 from bertie.errors import UserError
 from bertie.text.count import count_words
 from bertie.text.coverage import Coverage, cover, cover_batches, cover_texts
+from bertie.text.disk import check_writable
 from bertie.text.files import (
     VOCAB,
     TokenizerConfig,
-    check_writable,
     read_tokenizer,
     write_tokenizer,
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bertie.errors import UserError
-from bertie.text.files import write_text
+from bertie.text.disk import write_text
 
 
 def read_json(path: Path) -> dict[str, Any]:

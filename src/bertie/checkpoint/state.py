@@ -4,7 +4,6 @@ RUN/checkpoints/step-00000100/{model/, state.safetensors, state.json}; each appe
 all, and is verified before it is used.
 """
 
-import hashlib
 import math
 import re
 import shutil
@@ -20,6 +19,7 @@ from torch import Tensor
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.errors import UserError
+from bertie.text.disk import hash_file
 
 MODEL, TENSORS, STATE = "model", "state.safetensors", "state.json"
 NAME = re.compile("step-[0-9]{8,}")
@@ -189,8 +189,3 @@ def verify(folder: Path) -> Checkpoint:
         score=values["score"],
         kept=values["kept"],
     )
-
-
-def hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

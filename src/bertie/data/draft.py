@@ -13,7 +13,8 @@ from typing import Any
 from bertie.data.locks import try_lock
 from bertie.data.store import FILES, MANIFEST, TOKENIZER
 from bertie.errors import UserError
-from bertie.text.files import VOCAB, write_text
+from bertie.text.disk import write_text
+from bertie.text.files import VOCAB
 from bertie.text.hugging_face import SETTINGS
 
 PLAN, LOCK, STORE = "plan.json", "lock", "store"

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bertie.errors import UserError
-from bertie.text.files import write_text
+from bertie.text.disk import write_text
 from bertie.text.tokenizer import Tokenizer
 
 VERSION = 1
