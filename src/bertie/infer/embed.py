@@ -27,7 +27,7 @@ import torch
 from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.json_files import read_json
 from bertie.checkpoint.model_dir import POOLING
-from bertie.errors import UserError
+from bertie.errors import UserError, check_known
 from bertie.infer.batches import fetch, in_batches, pack_inputs
 from bertie.model.bert import Bert
 from bertie.tasks.instances import Framer, Input
@@ -72,9 +72,7 @@ def default_embedding(directory: Path, card: TaskCard | None) -> Embedding:
 
 
 def check_embedding(embedding: Embedding, num_layers: int) -> None:
-    if embedding.pooling not in get_args(Pooling):
-        listed = ", ".join(get_args(Pooling))
-        raise UserError(f"no pooling {embedding.pooling!r}; there are: {listed}")
+    check_known("pooling", embedding.pooling, get_args(Pooling))
     layer: object = embedding.layer
     if isinstance(layer, bool) or not isinstance(layer, int):
         raise UserError(f"a layer is a whole number, as in -2; found {layer!r}")

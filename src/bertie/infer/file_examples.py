@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 
 from bertie.data.formats import kind_of
-from bertie.errors import UserError
+from bertie.errors import UserError, check_known
 from bertie.infer.examples import Example, make_tagged
 from bertie.infer.json_lists import parse_items
 from bertie.infer.rows import (
@@ -79,8 +79,8 @@ def read_examples(
 
 def find_format(path: Path, task: KnownTask, format: str | None = None) -> str:
     """The format that is said, or else what the name or the beginning of a file says."""
-    if format is not None and format not in (*FORMATS, *OWN):
-        raise UserError(f"no format {format!r}; there are: {', '.join((*FORMATS, *OWN))}")
+    if format is not None:
+        check_known("format", format, (*FORMATS, *OWN))
     if format in OWN and not isinstance(task, OWN[format].task):
         raise UserError(f"{format} is for {OWN[format].does}; the model does something else")
     check_file(path)

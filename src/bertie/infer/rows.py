@@ -21,7 +21,7 @@ from bertie.data.blocks import (
 )
 from bertie.data.formats import DELIMITERS, JSON, PARQUET, kind_of, parse_row, read_rows
 from bertie.data.parquet import ROWS, open_parquet
-from bertie.errors import UserError
+from bertie.errors import UserError, check_known
 from bertie.tasks.tables import (
     RAGGED,
     Row,
@@ -79,8 +79,8 @@ def open_rows(
     Every line of plain text is a row, an empty one too. In tables with tabs, a first line with one
     of the `known` names is a header.
     """
-    if format is not None and format not in FORMATS:
-        raise UserError(f"no format {format!r}; there are: {', '.join(FORMATS)}")
+    if format is not None:
+        check_known("format", format, FORMATS)
     check_file(path)
     format = format or guess_format(path)
     if format == "parquet":

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +35,6 @@ class Encoded:
     ends: np.ndarray  # (L,) int32
     num_cut: int  # pieces that truncation left out
     first_piece: int = 0  # of a window: where it starts in the windowed text, in pieces
-
-
-def check_choice(name: str, value: str, choices: Any) -> None:
-    """Whether the value is one of a Literal's."""
-    if value not in get_args(choices):
-        listed = ", ".join(get_args(choices))
-        raise UserError(f"no {name} {value!r}; there are: {listed}")
 
 
 def num_specials(is_pair: bool) -> int:
