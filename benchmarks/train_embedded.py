@@ -32,7 +32,7 @@ from bertie.checkpoint.importing import import_model
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.state import find_checkpoint
 from bertie.config import read_recipe
-from bertie.data.corpus import find_files
+from bertie.data.files import find_files
 from bertie.embedded import find_model
 from bertie.errors import UserError
 from bertie.prepare import PrepareRecipe, prepare

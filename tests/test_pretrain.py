@@ -17,10 +17,9 @@ from bertie.checkpoint.model_dir import open_model
 from bertie.checkpoint.state import find_best, find_checkpoint, list_checkpoints, step_of
 from bertie.cli import app
 from bertie.data.loader import Loader
-from bertie.data.store import Store, open_store
+from bertie.data.store import HELD_OUT, Store, open_store
 from bertie.errors import UserError
 from bertie.model.bert import Bert
-from bertie.prepare import HELD_OUT
 from bertie.pretrain import (
     HARMLESS,
     PretrainRecipe,

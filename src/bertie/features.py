@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +13,7 @@ import torch
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.model_dir import list_files, open_model, read_config
 from bertie.data.chance import Ints
+from bertie.data.corpus import Progress
 from bertie.data.features import (
     FeatureIndex,
     FeatureManifest,
@@ -36,8 +37,6 @@ from bertie.tasks.task import Dataset
 from bertie.text.disk import hash_file
 from bertie.text.tokenizer import Tokenizer
 
-OnProgress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much
-
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Encoded:
@@ -60,7 +59,7 @@ def make_features(
     layers: str = "all",
     skip_bad: bool = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    on_progress: OnProgress = lambda what, done, total: None,
+    on_progress: Progress = lambda what, done, total: None,
 ) -> FeatureStore:
     """Writes a store, whole or not at all; one that was made of the same before is left as it is.
 

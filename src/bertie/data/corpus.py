@@ -25,7 +25,6 @@ from bertie.data.blocks import (
     read_blocks,
     read_chunks,
 )
-from bertie.data.files import find_files as find_files  # where one looks for it
 from bertie.data.formats import (
     DELIMITERS,
     JSON,

@@ -22,6 +22,7 @@ from bertie.text.tokenizer import Tokenizer
 VERSION = 1
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
+HELD_OUT = "held_out"  # the folder of the store of held-out documents, inside the store
 FILES = ("ids.bin", "sentences.bin", "documents.bin", "words.bin")
 OFFSET = np.dtype("<i8")
 
