@@ -1,8 +1,10 @@
-"""Files of any kind: whether they can be written, written whole, told apart by what is in them."""
+"""Files of any kind: whether they can be written, written whole, read as JSON, their hash."""
 
 import hashlib
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from bertie.errors import UserError
 
@@ -24,6 +26,17 @@ def write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """What a file of JSON holds, which must be one object."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not valid JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds a {type(values).__name__}, not a JSON object")
+    return values
 
 
 def hash_file(path: Path) -> str:
