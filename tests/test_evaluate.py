@@ -15,7 +15,6 @@ from bertie.tasks.classify import Classify
 from bertie.tasks.span import Span
 from tests.tuned import (
     TASKS,
-    make_model,
     tune,
     write_classes,
     write_csv,
@@ -24,11 +23,6 @@ from tests.tuned import (
 )
 
 FEW = ("train.budget=12 epochs",)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

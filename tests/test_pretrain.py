@@ -52,11 +52,6 @@ PHASES = (
 )
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return write_text_store(tmp_path_factory.mktemp("pretrain") / "store")
-
-
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The steps that were taken."""
