@@ -55,7 +55,7 @@ class Opened:
     """A model and what is to be known about it."""
 
     model: Bert
-    card: TaskCard | None = None
+    card: TaskCard | None
     fresh: tuple[str, ...] = ()  # parts that the directory lacks: new, untrained
     notes: tuple[str, ...] = ()  # what was odd in the directory, and how it was taken
 
@@ -213,7 +213,7 @@ def save_weights(
     config: ModelConfig,
     heads: Sequence[str],
     card: TaskCard | None = None,
-    tokenizer_from: Path | None = None,
+    tokenizer_from: Path,
 ) -> None:
     """Writes a model directory of all weights of a model, by our names."""
     model, _ = build_model(config, weights, heads=heads)

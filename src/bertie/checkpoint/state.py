@@ -8,7 +8,7 @@ import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,8 @@ class Checkpoint:
     folder: Path
     counters: Counters
     settings: Mapping[str, Any]  # of the run that wrote it
-    score: float | None = None  # on held-out data, higher is better; none: not evaluated
-    kept: Mapping[str, Any] = field(default_factory=dict)  # what else a resumed run goes on with
+    score: float | None  # on held-out data, higher is better; none: not evaluated
+    kept: Mapping[str, Any]  # what else a resumed run goes on with
 
     @property
     def model(self) -> Path:
@@ -70,8 +70,8 @@ class Saving:
     folder: Path
     settings: Mapping[str, Any]
     write: Callable[[Mapping[str, Tensor], Path], None]  # a model's weights, to a folder
-    keep: int = 2  # the newest; the one with the best score stays too
-    kept: Mapping[str, Any] = field(default_factory=dict)  # what else a resumed run goes on with
+    keep: int  # the newest; the one with the best score stays too
+    kept: Mapping[str, Any]  # what else a resumed run goes on with
 
 
 def save_checkpoint(
@@ -80,8 +80,8 @@ def save_checkpoint(
     tensors: Mapping[str, Tensor],
     counters: Counters,
     *,
-    score: float | None = None,
-    log: Mapping[str, Any] | None = None,
+    score: float | None,
+    log: Mapping[str, Any] | None,
 ) -> Path:
     """Writes a checkpoint, then removes those that are neither new nor the best."""
     folder = saving.folder / "checkpoints" / f"step-{counters.step:08}"

@@ -48,7 +48,7 @@ class Exported:
 
     num_bytes: int
     difference: Difference
-    scores: Scores | None = None
+    scores: Scores | None
 
 
 def export_model(

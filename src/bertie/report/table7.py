@@ -58,7 +58,7 @@ class Table7:
     metric: str
     rows: tuple[CombinationScores, ...]
     command: str
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
     @property
     def num_seeds(self) -> int:

@@ -15,7 +15,7 @@ was drawn between instances:
 # T tokens of all inputs in a row   N inputs   G instances   D draws   E examples   C labels
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +79,7 @@ class Instances:
     weights: np.ndarray  # (G,) float32
     places: np.ndarray | None  # (T,) or (T, 2)
     num_cut: Ints  # (E,) pieces of each example that did not fit
-    counts: Mapping[str, int] = field(default_factory=dict)  # of what had to be cut, by kind
+    counts: Mapping[str, int]  # of what had to be cut, by kind
 
     def __len__(self) -> int:
         return len(self.groups) - 1
