@@ -120,7 +120,7 @@ def read_settings(sets: Sequence[str], settled: Mapping[str, Any] = {}) -> dict[
     settings = {"task": copy.deepcopy(dict(settled))}
     for assignment in sets:
         if not assignment.startswith("task."):
-            raise UserError(f"of a fine-tuned model only task.* can be set; found {assignment!r}")
+            raise UserError(f"only task.* can be set; found {assignment!r}")
         assign(settings, assignment)
     return settings["task"]
 
