@@ -31,7 +31,6 @@ from bertie.infer.task_of import reads_pairs
 from bertie.tasks import KnownTask, choice, classify, questions, sentences
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
-from bertie.tasks.glue import find_columns, find_set
 from bertie.tasks.span import Span
 from bertie.tasks.tables import Row, Table, find_column
 from bertie.tasks.tag import Tag, close_up
@@ -190,9 +189,7 @@ def read_texts(task: Classify, stream: Stream, rejects: Rejects) -> Read:
     if stream.is_text:
         columns = {"first": "text"}
     else:
-        benchmark = find_set(table.path, table.names, table.rows[0].values if table.rows else {})
-        if not benchmark and task.benchmark and find_columns(task.benchmark, table.names):
-            benchmark = task.benchmark
+        benchmark = task.benchmark_of(table)
         columns = without(classify.choose_columns(table, given(task, table), benchmark), "label")
     is_paired = reads_pairs(task)
     if is_paired is not None and is_paired != ("second" in columns):
