@@ -21,7 +21,8 @@ from typing import Any
 import machine
 from bertie.checkpoint.model_dir import open_model
 from bertie.config import build
-from bertie.data.corpus import CorpusConfig, document_hash, find_files, is_held_out
+from bertie.data.corpus import CorpusConfig, document_hash, is_held_out
+from bertie.data.files import find_files
 from bertie.data.loader import Batch, Loader
 from bertie.data.masking import MaskConfig
 from bertie.data.steps import DataConfig, LoaderConfig

@@ -32,12 +32,13 @@ from bertie.checkpoint.importing import import_model
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.state import find_checkpoint
 from bertie.config import read_recipe
-from bertie.data.corpus import find_files
+from bertie.data.files import find_files
 from bertie.embedded import find_model
 from bertie.errors import UserError
 from bertie.prepare import PrepareRecipe, prepare
 from bertie.pretrain import HARMLESS, PretrainRecipe, pretrain
 from bertie.text.count import available_cores
+from bertie.text.disk import hash_file
 from bertie.text.tokenizer import Tokenizer
 from bertie.train.log import describe_with_time
 from bertie.train.loop import Stopped
@@ -189,11 +190,6 @@ def join(parts: Path, out: Path) -> None:
             tar.extractall(Path(folder) / "all", filter="data")
         (Path(folder) / "all").rename(out)
     print(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
-
-
-def hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # --- all of it ---

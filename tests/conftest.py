@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from bertie.data.store import Store
 
 # Without a GPU kernels run in Triton's interpreter; it must be asked for before Triton is imported.
 if not Path("/dev/nvidiactl").exists():
@@ -85,6 +89,22 @@ def unpacked(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable
         return folder / name
 
     return unpack
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model to fine-tune."""
+    from tests.tuned import make_model
+
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> "Store":
+    """A token store of text that counts, for tiny runs; one of their own for each file of tests."""
+    from tests.train.runs import write_text_store
+
+    return write_text_store(tmp_path_factory.mktemp("text") / "store")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -29,16 +29,7 @@ from tests.toy_study import (
     write_toy_data,
     write_toy_study,
 )
-from tests.train.runs import write_text_store
-
-
-class Died(BaseException):
-    """What no part of a run may catch."""
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return write_text_store(tmp_path_factory.mktemp("study") / "store")
+from tests.train.runs import Died
 
 
 @pytest.fixture(scope="module")

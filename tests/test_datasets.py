@@ -24,11 +24,6 @@ from tests.tuned import (
 )
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"))
-
-
 def read(model: Path, task: str, train: Path, dev: Path | None = None, **settings: object) -> Sets:
     named = {
         name: settings.pop(name) for name in ("test", "skip_bad", "dev_share") & settings.keys()

@@ -48,11 +48,6 @@ class Said(NamedTuple):
     err: str
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"))
-
-
 @pytest.fixture
 def bertie(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

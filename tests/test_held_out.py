@@ -17,11 +17,6 @@ from tests.train.runs import recipe, write_text_store
 CONFIG = ModelConfig(vocab_size=len(PIECES), hidden_size=12, num_layers=1, num_heads=3)
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return write_text_store(tmp_path_factory.mktemp("held") / "store")
-
-
 def held_out(store: Store, *sets: str) -> HeldOut:
     settings = recipe(*sets)
     return HeldOut(store, data_of(settings), pair=settings.pair, precision="fp32", world=World())

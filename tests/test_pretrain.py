@@ -18,10 +18,9 @@ from bertie.checkpoint.state import find_best, find_checkpoint, list_checkpoints
 from bertie.cli import app
 from bertie.data.loader import Loader
 from bertie.data.locks import held
-from bertie.data.store import Store, open_store
+from bertie.data.store import HELD_OUT, Store, open_store
 from bertie.errors import UserError
 from bertie.model.bert import Bert
-from bertie.prepare import HELD_OUT
 from bertie.pretrain import (
     HARMLESS,
     PretrainRecipe,
@@ -52,11 +51,6 @@ MASK = TOKENIZER.id("[MASK]")
 PHASES = (
     "phases=[{share = 0.6, max_length = 16}, {share = 0.4, max_length = 32, batch_size = 5}]",
 )
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return write_text_store(tmp_path_factory.mktemp("pretrain") / "store")
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ from bertie.checkpoint.model_dir import open_model
 from bertie.checkpoint.state import find_checkpoint
 from bertie.config import find_recipe, read_recipe
 from bertie.data.steps import TERMS
-from bertie.data.store import Store
+from bertie.data.store import HELD_OUT, Store
 from bertie.finetune import finetune
 from bertie.learners import HeadConfig
 from bertie.model.config import count_parameters, named_size
 from bertie.model.feature_head import Combination
-from bertie.prepare import HELD_OUT
 from bertie.pretrain import PretrainRecipe, pretrain
 from bertie.train.budget import Budget, Phase
 from bertie.train.optim import OptimConfig, rate

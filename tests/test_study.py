@@ -11,15 +11,9 @@ from bertie.data.store import Store, open_store
 from bertie.errors import UserError
 from bertie.study import Scale, Study, merge, plan_pretraining, plan_tuning, read_study
 from bertie.tuning import FinetuneRecipe
-from tests.train.runs import write_text_store
 
 OWN = {"recipe": "classify", "train": "a.csv", "metric": "accuracy"}
 SHIPPED = {path.stem for path in (Path(__file__).parents[1] / "src/bertie/studies").glob("*.toml")}
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return write_text_store(tmp_path_factory.mktemp("study") / "store")
 
 
 def scale_of(store: Store, **values: object) -> Scale:

@@ -11,12 +11,6 @@ from bertie.data.store import Store
 from bertie.errors import UserError
 from bertie.study_plan import describe_cost, find_starts, is_pretrained, join, settle
 from tests.toy_study import found_in, prepare, run_study, write_toy_data, write_toy_study
-from tests.train.runs import write_text_store
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return write_text_store(tmp_path_factory.mktemp("study") / "store")
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ from bertie.finetune import plan_runs
 from bertie.tasks.classify import Classify
 from bertie.train.loop import Trainer
 from bertie.tuning import in_steps
+from tests.train.runs import Died
 from tests.tuned import (
     EACH_EPOCH,
     FAST,
@@ -46,15 +47,6 @@ SHORT = (
     "train.save_every=2",
     "train.evaluate_every=5",
 )
-
-
-class Died(BaseException):
-    """What no part of a run may catch."""
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

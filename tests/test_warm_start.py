@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from bertie.checkpoint.model_dir import open_model
 from bertie.config import read_recipe
@@ -14,6 +13,7 @@ from bertie.errors import UserError
 from bertie.pretrain import PretrainRecipe, make_model, pretrain
 from bertie.text.tokenizer import Tokenizer
 from tests.data.stores import PIECES, TOKENIZER, awkward, write_store
+from tests.tuned import weights
 
 TINY = (
     "data.instances.max_length=24",
@@ -57,10 +57,6 @@ def grown_store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         writer.add(ids, ids > 0, lengths, torch.full((60,), 10).numpy())
         writer.finish(settings={}, sources={}, statistics={})
     return open_store(folder)
-
-
-def weights(model: Path) -> dict[str, torch.Tensor]:
-    return load_file(model / "model.safetensors")
 
 
 def test_it_begins_with_the_weights_of_the_start(store: Store, start: Path, tmp_path: Path) -> None:

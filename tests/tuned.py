@@ -17,6 +17,7 @@ from bertie.model.bert import Bert
 from bertie.model.config import ModelConfig
 from bertie.text.files import TokenizerConfig, write_tokenizer
 from bertie.tuning import FinetuneRecipe
+from tests.train.runs import metrics
 
 NAMES, PLACES = ("ann", "bob", "cleo"), ("paris", "rome", "oslo")
 THINGS = ("cat", "dog", "film", "sea")
@@ -31,7 +32,6 @@ FAST = (
     "train.device=cpu",
 )
 EACH_EPOCH = "train.evaluate_every=0"
-TIMES = {"seconds", "tokens_per_s"}
 TASKS = ("classify", "tag", "span", "choice")
 
 
@@ -162,12 +162,6 @@ def tune(task: str, *sets: str, show: Any = lambda line: None, **paths: Path | N
 def only_run(out: Path) -> Path:
     (run,) = (out / "runs").iterdir()
     return run
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of a run, without what the clock says."""
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
 def weights(model: Path) -> dict[str, torch.Tensor]:

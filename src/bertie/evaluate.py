@@ -27,7 +27,7 @@ from bertie.tasks.span import Span
 from bertie.tasks.steps import predict
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import AnyTask, Dataset, check_given
-from bertie.text.files import write_text
+from bertie.text.disk import write_text
 from bertie.text.tokenizer import Tokenizer
 
 
@@ -120,7 +120,7 @@ def read_settings(sets: Sequence[str], settled: Mapping[str, Any] = {}) -> dict[
     settings = {"task": copy.deepcopy(dict(settled))}
     for assignment in sets:
         if not assignment.startswith("task."):
-            raise UserError(f"of a fine-tuned model only task.* can be set; found {assignment!r}")
+            raise UserError(f"only task.* can be set; found {assignment!r}")
         assign(settings, assignment)
     return settings["task"]
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -12,8 +12,8 @@ import torch
 
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.model_dir import list_files, open_model, read_config
-from bertie.checkpoint.state import hash_file
 from bertie.data.chance import Ints
+from bertie.data.corpus import Progress
 from bertie.data.features import (
     FeatureIndex,
     FeatureManifest,
@@ -34,9 +34,8 @@ from bertie.tasks.classify import Classify
 from bertie.tasks.instances import Instances
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import Dataset
+from bertie.text.disk import hash_file
 from bertie.text.tokenizer import Tokenizer
-
-OnProgress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -60,7 +59,7 @@ def make_features(
     layers: str = "all",
     skip_bad: bool = False,
     device: Literal["auto", "cpu", "cuda"] = "auto",
-    on_progress: OnProgress = lambda what, done, total: None,
+    on_progress: Progress = lambda what, done, total: None,
 ) -> FeatureStore:
     """Writes a store, whole or not at all; one that was made of the same before is left as it is.
 

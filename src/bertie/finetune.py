@@ -17,7 +17,6 @@ import torch
 
 from bertie.checkpoint.json_files import read_json
 from bertie.checkpoint.model_dir import copy_model, list_files
-from bertie.checkpoint.state import hash_file
 from bertie.data.features import is_features
 from bertie.data.locks import held
 from bertie.data.store import MANIFEST
@@ -33,6 +32,7 @@ from bertie.report.finetuning import write_finetuning_report
 from bertie.report.page import REPORT
 from bertie.report.results import FinetuneResults, FinetuneRun
 from bertie.tasks import name_of
+from bertie.text.disk import hash_file
 from bertie.train.distributed import World, open_world
 from bertie.train.log import Show
 from bertie.train.record import (

@@ -8,10 +8,9 @@ import torch
 from bertie.data.entropy import guess_by_frequency
 from bertie.data.loader import Batch, Loader
 from bertie.data.steps import DataConfig
-from bertie.data.store import Store, open_store
+from bertie.data.store import HELD_OUT, Store, open_store
 from bertie.model.bert import Bert
 from bertie.objectives import IGNORED
-from bertie.prepare import HELD_OUT
 from bertie.train.distributed import World
 from bertie.train.evaluate import evaluate_pretraining
 from bertie.train.loop import DTYPES, Precision

@@ -64,7 +64,7 @@ class RunSpec:
     batch_size: int
     peak: float
     budget: str
-    combination: Combination | None = None  # of features, where a head reads them
+    combination: Combination | None  # of features, where a head reads them
 
     @property
     def name(self) -> str:

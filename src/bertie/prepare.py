@@ -20,14 +20,13 @@ from bertie.data.corpus import (
     CorpusConfig,
     Progress,
     Unit,
-    find_files,
     note_unseen,
     plan_units,
     read_unit_batches,
     source_hash,
 )
-from bertie.data.draft import HELD_OUT as HELD_OUT  # others know the folder from here
 from bertie.data.draft import STORE, check_ours, clear, take_up
+from bertie.data.files import find_files
 from bertie.data.locks import held
 from bertie.data.parts import (
     Encoder,
@@ -39,10 +38,10 @@ from bertie.data.parts import (
     read_summary,
     read_table,
 )
-from bertie.data.store import TOKENIZER, Manifest, StoreWriter
+from bertie.data.store import HELD_OUT, TOKENIZER, Manifest, StoreWriter
 from bertie.errors import UserError
 from bertie.text.chinese import check_jieba
-from bertie.text.files import check_writable
+from bertie.text.disk import check_writable
 from bertie.text.processes import processes, term_interrupts
 from bertie.text.tokenizer import Tokenizer
 

@@ -29,7 +29,7 @@ from bertie.finetune import Finetuned, finetune
 from bertie.infer.engine import Engine
 from bertie.prepare import PrepareRecipe, prepare
 from bertie.pretrain import Pretrained, PretrainRecipe, evaluate_start, pretrain
-from bertie.text.files import write_text
+from bertie.text.disk import write_text
 from bertie.train.hardware import has_fast_bf16
 from bertie.train.log import Show
 from bertie.tuning import FinetuneRecipe

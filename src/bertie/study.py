@@ -18,6 +18,7 @@ from bertie.model.config import ModelConfig, named_size
 from bertie.model.feature_head import combined_layers
 from bertie.pretrain import PretrainRecipe
 from bertie.tasks import get_task, list_metrics
+from bertie.text.disk import hash_file
 from bertie.train.budget import Budget
 from bertie.train.record import flatten, is_one_of
 from bertie.tuning import FinetuneRecipe
@@ -403,20 +404,19 @@ def tuning_key(task: Question, data: Path, settings: Settings) -> list[object]:
     """All that decides a score but the model: what the files hold, not where they lie."""
     harmless = finetune.HARMLESS - {"tune.seeds"}  # the best of more seeds is another score
     files = [task.train] if task.dev is None else [task.train, task.dev]
-    held = [hash_file(data / path) for path in files if (data / path).is_file()]
+    held = [hash_data(data / path) for path in files if (data / path).is_file()]
     return [*map(str, files), *held, without(settings, harmless)]
 
 
-def hash_file(path: Path) -> str:
+def hash_data(path: Path) -> str:
     stat = path.stat()
-    return hash_contents(path, stat.st_size, stat.st_mtime_ns)
+    return hash_once(path, stat.st_size, stat.st_mtime_ns)
 
 
 @cache
-def hash_contents(path: Path, size: int, changed_ns: int) -> str:
+def hash_once(path: Path, size: int, changed_ns: int) -> str:
     """Read once for all runs, as long as nobody writes to it."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return hash_file(path)
 
 
 def check_task(task: Mapping[str, Any], recipe: PretrainRecipe) -> None:

@@ -6,10 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from bertie.checkpoint.model_dir import read_config
+from bertie.data.corpus import Progress
 from bertie.datasets import DataFiles
 from bertie.errors import UserError
 from bertie.evaluate import evaluate_file
-from bertie.features import OnProgress, make_features
+from bertie.features import make_features
 from bertie.finetune import finetune, plan_runs
 from bertie.model.feature_head import Combination, combined_layers
 from bertie.report.command import show_command
@@ -31,7 +32,7 @@ def make_stores(
     source: Path,
     recipe: FinetuneRecipe,
     *,
-    on_progress: OnProgress = lambda what, done, total: None,
+    on_progress: Progress = lambda what, done, total: None,
 ) -> DataFiles:
     """The recipe's files as feature stores, OUT/features/NAME, with the layers that are read.
 
@@ -61,7 +62,7 @@ def make_stores(
     )
 
 
-def progress_of(name: str, on_progress: OnProgress, what: str, done: int, total: int) -> None:
+def progress_of(name: str, on_progress: Progress, what: str, done: int, total: int) -> None:
     on_progress(f"{name}: {what}", done, total)
 
 

@@ -9,18 +9,18 @@ from bertie.data.corpus import (
     CorpusConfig,
     Progress,
     document_hash,
-    find_files,
     is_held_out,
     note_unseen,
     read_batches,
 )
+from bertie.data.files import find_files
 from bertie.errors import UserError
 from bertie.text.count import count_words
 from bertie.text.coverage import Coverage, cover, cover_batches, cover_texts
+from bertie.text.disk import check_writable
 from bertie.text.files import (
     VOCAB,
     TokenizerConfig,
-    check_writable,
     read_tokenizer,
     write_tokenizer,
 )

@@ -9,12 +9,13 @@ import torch
 import transformers
 
 from bertie.checkpoint.card import TaskCard
-from bertie.checkpoint.families import ALBERT, BERT, family_of, find_strange
+from bertie.checkpoint.families import ALBERT, BERT, family_of, find_strange, make_rows
 from bertie.checkpoint.model_dir import open_model, save_model
 from bertie.errors import UserError
 from bertie.infer.engine import Engine
 from bertie.model.config import ModelConfig, count_parameters
-from tests.checkpoint.test_model_dir import change_config
+from tests.checkpoint.directories import PLAIN, TINY, change_config
+from tests.checkpoint.directories import make as make_ours
 from tests.checkpoint.test_transformers import AWKWARD, random_bert
 from tests.checkpoint.theirs import (
     TOLERANCE,
@@ -149,3 +150,11 @@ def test_a_real_albert_fills_masks(shared: Path) -> None:
     (guesses,) = engine.fill("c 1 c c c c c [MASK] >> c 1 c c c c c 1", top=1).masks
     assert guesses[0].piece == "1"
     assert guesses[0].probability > 0.99
+
+
+def test_the_table_of_names_covers_every_weight() -> None:
+    for heads in [(), *((head,) for head in PLAIN)]:
+        model = make_ours(*heads)
+        rows = make_rows(BERT, TINY.num_layers, ["pooler", *heads])
+        assert {row.ours for row in rows} == set(model.state_dict())
+    assert {"pooler", *PLAIN} == set(BERT.parts) == set(ALBERT.parts)

@@ -64,7 +64,7 @@ def test_the_table_in_one_command(folder: Path) -> None:
     ("arguments", "message"),
     [
         (("--layers", "9"), "no layer 9: the model has 0 (embeddings) to 4"),
-        (("--set", "optim.peak=1"), "of features only task.* can be set; found 'optim.peak=1'"),
+        (("--set", "optim.peak=1"), "only task.* can be set; found 'optim.peak=1'"),
         (("--set", "task.size=1"), "no setting task.size"),
         (("--task", "choice"), "for the tasks classify and tag"),
     ],

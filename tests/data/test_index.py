@@ -1,5 +1,6 @@
 """The index on disk: built once, the same by any number of processes, built again when damaged."""
 
+import hashlib
 import json
 import os
 import signal
@@ -24,7 +25,6 @@ from bertie.data.index import (
     open_index,
     read_counts,
     text_of,
-    verify,
     walk_all,
 )
 from bertie.data.instances import ROW, InstanceConfig, row_lengths, walk
@@ -48,6 +48,11 @@ def files_of(spec: IndexSpec) -> tuple[Path, Path]:
     return path, path.with_suffix(".json")
 
 
+def is_whole(index: Index) -> bool:
+    """Whether the rows are those that were written."""
+    return hashlib.sha256(index.rows.tobytes()).hexdigest() == index.header.rows
+
+
 def test_it_holds_the_walk_and_counts_it(store: Store) -> None:
     spec = spec_of(store, paper_exact=True)
     index = open_index(spec)
@@ -61,7 +66,7 @@ def test_it_holds_the_walk_and_counts_it(store: Store) -> None:
     many = rows[rows["num_sentences"] > 1]
     assert header.second_share_of_many == pytest.approx((many["label"] == 1).mean())
     assert header.second_share > header.second_share_of_many
-    assert verify(index)
+    assert is_whole(index)
     assert sorted(p.suffix for p in (store.folder / FOLDER).iterdir()) == [".bin", ".json", ".lock"]
 
 
@@ -134,13 +139,6 @@ def test_a_foreign_index_is_built_again(store: Store) -> None:
     assert open_index(spec).header.settings["seed"] == 1
 
 
-def test_changed_rows_are_found_by_looking(store: Store) -> None:
-    index = open_index(spec_of(store))
-    rows = np.array(index.rows)
-    rows["a"][5] += 1
-    assert verify(index) and not verify(Index(index.header, rows))
-
-
 def test_a_changed_count_is_found_by_its_digest(store: Store) -> None:
     open_index(spec_of(store))
     path, header = files_of(spec_of(store))
@@ -159,7 +157,7 @@ def test_counts_stay_when_the_rows_go(store: Store) -> None:
     assert not rows.exists() and header.exists()
     assert read_counts(spec) == index.header
     assert (index.rows["label"] >= 0).all()  # who has it open keeps it
-    assert verify(open_index(spec))
+    assert is_whole(open_index(spec))
 
 
 def test_counting_alone_writes_no_rows(store: Store) -> None:
@@ -200,12 +198,12 @@ def test_the_next_index_is_built_in_the_background(store: Store) -> None:
     process.join()
     assert process.exitcode == 0
     found = find_index(files_of(spec)[0], spec.find_key())
-    assert found is not None and verify(found)
+    assert found is not None and is_whole(found)
 
 
 def ask(folder: Path, delay_s: float) -> None:
     time.sleep(delay_s)
-    assert verify(open_index(spec_of(open_store(folder))))
+    assert is_whole(open_index(spec_of(open_store(folder))))
 
 
 def test_many_may_ask_at_once_for_rows_of_which_only_the_counts_are_there(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from bertie.checkpoint.state import find_checkpoint
 from bertie.data.store import Store
-from tests.train.runs import TINY, check_same_weights, metrics, recipe, run, write_text_store
+from tests.train.runs import TINY, check_same_weights, metrics, recipe, run
 
 # Lines of seven steps: a stop lies within one.
 SETS = (
@@ -21,11 +21,6 @@ SETS = (
     "model.num_layers=1",
     "data.loader.batch_size=3",
 )
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return write_text_store(tmp_path_factory.mktemp("signals") / "store")
 
 
 @pytest.fixture(scope="module")

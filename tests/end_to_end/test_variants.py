@@ -13,12 +13,12 @@ from bertie.errors import UserError
 from bertie.pretrain import data_of, objective_of
 from tests.train.runs import (
     STILL,
+    Died,
     check_same_weights,
     metrics,
     recipe,
     run,
     run_until,
-    write_text_store,
 )
 from tests.tuned import check_same_tuning, make_model, tune, write_task
 
@@ -50,11 +50,6 @@ SWITCHES = {
     "albert": {"embedding_size": 10, "share_layers": True},
     "waves": {"positions": "sinusoidal", "combine": "product"},
 }
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    return write_text_store(tmp_path_factory.mktemp("variants") / "store")
 
 
 @pytest.mark.parametrize("name", RELATIVES)
@@ -214,9 +209,6 @@ def test_a_variant_is_fine_tuned(name: str, task: str, bilstm_layers: int, tmp_p
 def test_a_fine_tuning_with_an_lstm_on_top_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
     model = make_model(tmp_path, heads=("masked_lm",), attention="left")
     data = write_task("classify", tmp_path)
-
-    class Died(BaseException):
-        pass
 
     def stop(line: dict[str, object]) -> None:
         if line.get("step") == 9:

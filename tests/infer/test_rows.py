@@ -19,7 +19,7 @@ ROWS[7]["text"] = "two\nlines"
 
 def write(path: Path) -> Path:
     """The same rows in each format; tables with tabs have literal quotes and no tabs inside."""
-    if path.suffix == ".parquet":
+    if path.suffix in (".parquet", ".pq"):
         import pyarrow as pa
         from pyarrow import parquet
 
@@ -38,7 +38,7 @@ def write(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.jsonl.gz", "a.parquet"])
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl", "a.jsonl.gz", "a.parquet", "a.pq"])
 def test_a_stream_has_the_rows_of_the_table(name: str, tmp_path: Path) -> None:
     path = write(tmp_path / name)
     stream = open_rows(path, Rejects(), known=KNOWN)

@@ -1,6 +1,5 @@
 """Scores of classes equal scikit-learn's, on labels that miss, repeat, and are never said."""
 
-import random
 import warnings
 from collections import Counter
 
@@ -18,9 +17,7 @@ from bertie.metrics.classes import (
     f1,
     fit_thresholds,
     macro_f1,
-    majority_share,
     matthews,
-    micro_f1,
     multi_label_scores,
 )
 
@@ -48,8 +45,6 @@ def test_scores_equal_scikit_learns(compared: Counter[str]) -> None:
             assert f1(gold, guess) == pytest.approx(expected)
             expected = theirs.f1_score(gold, guess, average="macro", **zero)
             assert macro_f1(gold, guess) == pytest.approx(expected)
-            expected = theirs.f1_score(gold, guess, average="micro", **zero)
-            assert micro_f1(gold, guess) == pytest.approx(expected)
             expected = theirs.matthews_corrcoef(gold, guess)
             assert matthews(gold, guess) == pytest.approx(expected, abs=1e-12)
             table = theirs.precision_recall_fscore_support(
@@ -130,9 +125,9 @@ def test_perfect_confidence_is_calibrated() -> None:
 
 
 def test_of_nothing_all_scores_are_zero() -> None:
-    for score in (accuracy, f1, macro_f1, micro_f1, matthews):
+    for score in (accuracy, f1, macro_f1, matthews):
         assert score([], []) == 0.0
-    assert majority_share([]) == 0.0 and calibration(np.zeros((0, 2)), []).error == 0.0
+    assert calibration(np.zeros((0, 2)), []).error == 0.0
     assert multi_label_scores(np.zeros((0, 3)), np.zeros((0, 3)))["exact"] == 0.0
     assert class_table(confusion([], [], 1)) == [ClassScore(0.0, 0.0, 0.0, 0)]
 
@@ -144,11 +139,6 @@ def test_wrong_labels_and_lengths_are_named() -> None:
         confusion([0, 1], [2, 1], 2)
     with pytest.raises(UserError, match="found -1 to 1"):
         confusion([0, -1], [0, 1], 2)
-
-
-def test_the_majority_is_what_always_saying_it_gets() -> None:
-    gold = random.Random(5).choices([3, 7, 9], k=50)
-    assert majority_share(gold) == max(accuracy(gold, [label] * 50) for label in (3, 7, 9))
 
 
 def test_labels_may_be_any_numbers() -> None:

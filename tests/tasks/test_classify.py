@@ -212,12 +212,13 @@ def test_texts_are_those_of_the_file(tmp_path: Path) -> None:
     assert [e.first for e in Classify().read(quoted).examples] == ['a "b"', "c"]
 
 
-def test_parquet_is_a_table_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["a.parquet", "a.PQ"])
+def test_parquet_is_a_table_too(name: str, tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    parquet.write_table(pa.table({"text": ["a", "b"], "label": [1, 0]}), tmp_path / "a.parquet")
-    data = Classify().read(tmp_path / "a.parquet")
+    parquet.write_table(pa.table({"text": ["a", "b"], "label": [1, 0]}), tmp_path / name)
+    data = Classify().read(tmp_path / name)
     assert [(e.first, e.label) for e in data.examples] == [("a", "1"), ("b", "0")]
 
 

@@ -16,7 +16,7 @@ from bertie.objectives import IGNORED
 from bertie.tasks.instances import Instances
 from bertie.tasks.sentences import TagExample, make_example, split_words
 from bertie.tasks.steps import TaskLoader, predict
-from bertie.tasks.tag import Entity, Tag, most_central, window_places, words_of
+from bertie.tasks.tag import Entity, Tag
 from bertie.tasks.task import Dataset
 from tests.tasks.toys import TOKENIZER, WORDS, tiny_model
 
@@ -69,19 +69,6 @@ def test_gold_tags_come_back(
     for example, prediction in zip(examples, predictions, strict=True):
         for entity in prediction.entities:
             assert example.text[entity.start : entity.end] == entity.text
-
-
-@given(num_pieces=st.integers(1, 150), room=st.integers(1, 30), stride=st.integers(1, 30))
-def test_each_piece_is_decided_where_it_is_most_central(
-    num_pieces: int, room: int, stride: int
-) -> None:
-    places = window_places(0, num_pieces, room, stride)
-    pieces = np.arange(num_pieces)
-    decided = most_central(pieces, places)
-    context = np.array([np.minimum(pieces - low, high - 1 - pieces) for low, high in places])
-    np.testing.assert_array_equal(decided, context.argmax(0))  # of equal ones the first
-    for number, words in enumerate(words_of(decided, len(places))):
-        np.testing.assert_array_equal(words, np.flatnonzero(decided == number))
 
 
 @given(rows=st.lists(st.sampled_from(LABELS), min_size=1, max_size=9))
@@ -143,6 +130,17 @@ End NN I-NP O
 def write(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.pq"])
+def test_lists_are_read_from_parquet(name: str, tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    columns = {"tokens": [["in", "Rome"]], "tags": [["O", "B-LOC"]]}
+    parquet.write_table(pa.table(columns), tmp_path / name)
+    (example,) = Tag().read(tmp_path / name).examples
+    assert (example.text, example.tags) == ("in Rome", ("O", "B-LOC"))
 
 
 def test_columns_are_read_with_documents_and_become_iob2(tmp_path: Path) -> None:

@@ -6,12 +6,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from bertie.errors import UserError
-from bertie.text.processes import processes, term_interrupts
+from bertie.text.processes import in_order, processes, term_interrupts
 
 PROGRAM = """
 import sys
@@ -74,6 +75,14 @@ def test_no_process_outlives_its_parent(number: signal.Signals, tmp_path: Path) 
     if number != signal.SIGKILL:
         assert "KeyboardInterrupt" in told
     wait_for(lambda: not is_running(f"WORK={folder}"))
+
+
+def test_answers_come_in_order_and_little_is_read_ahead() -> None:
+    given = iter(range(100))
+    with ThreadPoolExecutor(2) as pool:
+        answers = in_order(pool, lambda number: number + 1, given, ahead=3)
+        assert next(answers) == 1 and next(given) == 4
+        assert list(answers) == [n + 1 for n in range(1, 100) if n != 4]
 
 
 def test_a_killed_process_is_told_in_a_line() -> None:

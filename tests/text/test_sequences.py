@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bertie.errors import UserError
-from bertie.text.sequences import Pieces, assemble, fit, window_starts
+from bertie.text.sequences import (
+    Pieces,
+    assemble,
+    fit,
+    share_out,
+    window_places,
+    window_starts,
+)
 
 lengths = st.integers(0, 40)
 
@@ -36,6 +43,19 @@ def test_windows_cover_everything_and_only_the_last_reaches_the_end(
     covered = {place for start in starts for place in range(start, start + size)}
     assert set(range(num_pieces)) <= covered
     assert all(start + size < num_pieces for start in starts[:-1])
+
+
+@given(st.integers(0, 150), st.integers(1, 30), st.none() | st.integers(1, 60))
+def test_each_piece_belongs_to_the_window_in_which_it_is_most_central(
+    num_pieces: int, size: int, stride: int | None
+) -> None:
+    places = window_places(num_pieces, size, stride)
+    assert all(0 < high - low <= size for low, high in places) or num_pieces == 0
+    pieces = np.arange(num_pieces)
+    context = np.array([np.minimum(pieces - low, high - 1 - pieces) for low, high in places])
+    decided = context.argmax(0)  # of equal ones the first
+    for number, own in enumerate(share_out(pieces, places)):
+        np.testing.assert_array_equal(own, np.flatnonzero(decided == number))
 
 
 def test_a_pair_has_its_segments_and_sources() -> None:

@@ -14,8 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from bertie.config import read_recipe
-from bertie.data.store import Store
-from bertie.prepare import HELD_OUT
+from bertie.data.store import HELD_OUT, Store
 from bertie.pretrain import Pretrained, PretrainRecipe, pretrain
 from bertie.train.loop import Trainer
 from tests.data.stores import FIRST, write_store

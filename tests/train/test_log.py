@@ -100,7 +100,7 @@ def test_stopped_within_a_line_is_never_stopped(tmp_path: Path, stop: int) -> No
     kept = json.loads(json.dumps(log.state()))
     add_steps(log, range(stop + 1, 13))  # and then it was killed
     checkpoint = Checkpoint(
-        folder=broken, counters=Counters(step=stop), settings={}, kept={"log": kept}
+        folder=broken, counters=Counters(step=stop), settings={}, score=None, kept={"log": kept}
     )
     resumed = Log(broken, every=4, show=lambda line: None, resume=checkpoint)
     add_steps(resumed, range(stop + 1, 13))

@@ -44,8 +44,8 @@ def open_grown(
     directory: Path,
     tokenizer: Tokenizer,
     *,
-    heads: Sequence[str] | None = None,
-    max_positions: int | None = None,
+    heads: Sequence[str] | None,
+    max_positions: int | None,
     generator: torch.Generator | None = None,
 ) -> Grown:
     """The model of a directory, made to fit a tokenizer; its files stay as they are."""

@@ -74,7 +74,7 @@ def is_google(directory: Path) -> bool:
     return (directory / GOOGLE_CONFIG).is_file() or any(directory.glob("*.index"))
 
 
-def open_google(directory: Path, gelu: Gelu = "erf") -> Opened:
+def open_google(directory: Path, gelu: Gelu) -> Opened:
     """The model of a TensorFlow checkpoint; its config says "gelu" for either form of it."""
     path = directory / GOOGLE_CONFIG
     if not path.is_file():

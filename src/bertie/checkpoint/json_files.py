@@ -6,19 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from bertie.errors import UserError
-from bertie.text.files import write_text
+from bertie.text.disk import read_object, write_text
 
 
 def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise UserError(f"no file {path}; a model directory has config.json and model.safetensors")
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} holds a {type(values).__name__}, not a JSON object")
-    return values
+    return read_object(path)
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:

@@ -30,7 +30,7 @@ from bertie.checkpoint.head_dir import refuse_head
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.checkpoint.packed import write_packed
 from bertie.checkpoint.weights import LISTED, SUFFIXES, read_weights, write_weights
-from bertie.errors import UserError
+from bertie.errors import UserError, check_known
 from bertie.model.bert import Bert, initialise, make_bilstm
 from bertie.model.config import ModelConfig
 from bertie.model.encoder import Pooler
@@ -55,7 +55,7 @@ class Opened:
     """A model and what is to be known about it."""
 
     model: Bert
-    card: TaskCard | None = None
+    card: TaskCard | None
     fresh: tuple[str, ...] = ()  # parts that the directory lacks: new, untrained
     notes: tuple[str, ...] = ()  # what was odd in the directory, and how it was taken
 
@@ -181,8 +181,7 @@ def save_model(
     storage: Storage = "float",
 ) -> None:
     """Writes a model directory, whole or not at all; an older one of that name is replaced."""
-    if storage not in get_args(Storage):
-        raise UserError(f"no storage {storage!r}; there are: {', '.join(get_args(Storage))}")
+    check_known("storage", storage, get_args(Storage))
     if directory.exists():
         check_replaceable(directory)
     if tokenizer_from is not None:
@@ -214,7 +213,7 @@ def save_weights(
     config: ModelConfig,
     heads: Sequence[str],
     card: TaskCard | None = None,
-    tokenizer_from: Path | None = None,
+    tokenizer_from: Path,
 ) -> None:
     """Writes a model directory of all weights of a model, by our names."""
     model, _ = build_model(config, weights, heads=heads)

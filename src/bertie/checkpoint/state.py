@@ -4,12 +4,11 @@ RUN/checkpoints/step-00000100/{model/, state.safetensors, state.json}; each appe
 all, and is verified before it is used.
 """
 
-import hashlib
 import math
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from bertie.checkpoint.draft import draft_of
 from bertie.checkpoint.json_files import read_json, write_json
 from bertie.errors import UserError
+from bertie.text.disk import hash_file
 
 MODEL, TENSORS, STATE = "model", "state.safetensors", "state.json"
 NAME = re.compile("step-[0-9]{8,}")
@@ -52,8 +52,8 @@ class Checkpoint:
     folder: Path
     counters: Counters
     settings: Mapping[str, Any]  # of the run that wrote it
-    score: float | None = None  # on held-out data, higher is better; none: not evaluated
-    kept: Mapping[str, Any] = field(default_factory=dict)  # what else a resumed run goes on with
+    score: float | None  # on held-out data, higher is better; none: not evaluated
+    kept: Mapping[str, Any]  # what else a resumed run goes on with
 
     @property
     def model(self) -> Path:
@@ -70,8 +70,8 @@ class Saving:
     folder: Path
     settings: Mapping[str, Any]
     write: Callable[[Mapping[str, Tensor], Path], None]  # a model's weights, to a folder
-    keep: int = 2  # the newest; the one with the best score stays too
-    kept: Mapping[str, Any] = field(default_factory=dict)  # what else a resumed run goes on with
+    keep: int  # the newest; the one with the best score stays too
+    kept: Mapping[str, Any]  # what else a resumed run goes on with
 
 
 def save_checkpoint(
@@ -80,8 +80,8 @@ def save_checkpoint(
     tensors: Mapping[str, Tensor],
     counters: Counters,
     *,
-    score: float | None = None,
-    log: Mapping[str, Any] | None = None,
+    score: float | None,
+    log: Mapping[str, Any] | None,
 ) -> Path:
     """Writes a checkpoint, then removes those that are neither new nor the best."""
     folder = saving.folder / "checkpoints" / f"step-{counters.step:08}"
@@ -189,8 +189,3 @@ def verify(folder: Path) -> Checkpoint:
         score=values["score"],
         kept=values["kept"],
     )
-
-
-def hash_file(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

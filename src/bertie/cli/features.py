@@ -10,7 +10,6 @@ from bertie.cli.asking import take_model
 from bertie.cli.show import may_stop, progress_bar, show_table
 from bertie.cli.tuning import Sets, SkipBad, as_sets
 from bertie.embedded import find_model
-from bertie.errors import UserError
 
 
 def features(
@@ -41,21 +40,17 @@ def features(
 
     `bertie features base dev.conll --task tag --out dev_store --set task.context=document`
     """
-    from bertie.config import assign
+    from bertie.evaluate import read_settings
     from bertie.features import make_features
 
     model, (data,) = take_model(words, 1, "a file")
-    settings: dict[str, dict[str, object]] = {"task": {"name": task}}
-    for assignment in sets or []:
-        if not assignment.startswith("task."):
-            raise UserError(f"of features only task.* can be set; found {assignment!r}")
-        assign(settings, assignment)
+    settings = read_settings(sets or [], {"name": task})
     with progress_bar() as on_progress:
         store = make_features(
             model,
             Path(data),
             out,
-            task=settings["task"],
+            task=settings,
             layers=layers,
             skip_bad=skip_bad,
             on_progress=on_progress,

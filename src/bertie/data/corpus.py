@@ -25,12 +25,15 @@ from bertie.data.blocks import (
     read_blocks,
     read_chunks,
 )
-from bertie.data.files import find_files as find_files  # where one looks for it
 from bertie.data.formats import (
+    DELIMITERS,
+    JSON,
     MAX_CHARS,
+    PARQUET,
     Wanted,
     cut_long,
     json_fields,
+    kind_of,
     read_json_lines,
     read_plain,
     read_table,
@@ -39,9 +42,6 @@ from bertie.data.formats import (
 from bertie.data.signs import check_is_text
 from bertie.errors import UserError
 
-JSON_LINES = (".jsonl", ".ndjson", ".json")
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-PARQUET = (".parquet", ".pq")
 LOOK_AHEAD_BYTES = 1_000_000_000
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much is done, of how much
@@ -85,12 +85,6 @@ class Batch(NamedTuple):
     num_bytes: int
 
 
-def kind_of(path: Path) -> str:
-    """The suffix that says what a file holds, in small letters and without that of its packing."""
-    suffix = path.suffix.lower()
-    return Path(path.stem).suffix.lower() if suffix in PACKED else suffix
-
-
 def plan_units(files: Iterable[Path], config: CorpusConfig) -> list[Unit]:
     """The units of all files in order; they touch and cover each file that is not empty.
 
@@ -130,9 +124,9 @@ def choose_cut(file: BinaryIO, path: Path, config: CorpusConfig) -> Callable[[Bi
             starts = group_starts(parquet)[1:]
         return lambda file, place: min((s for s in starts if s >= place), default=end_of_file(file))
     file.seek(0)
-    if file.read(2) in UTF16 or (config.document == "file" and kind not in JSON_LINES):
+    if file.read(2) in UTF16 or (config.document == "file" and kind not in JSON):
         return end_of_file
-    return next_line if kind in JSON_LINES else next_blank_line
+    return next_line if kind in JSON else next_blank_line
 
 
 def end_of_file(file: BinaryIO, place: int = 0) -> int:
@@ -212,11 +206,11 @@ def _read(
     if kind in PARQUET:
         return _read_parquet(unit, config, problems, on_bytes)
     source = Source(unit.path, unit.start)
-    is_plain = kind not in JSON_LINES and kind not in DELIMITERS
+    is_plain = kind not in JSON and kind not in DELIMITERS
     longest = LONG_LINE if is_plain else None
     chunks = read_chunks(*unit, on_bytes)
     found = read_blocks(chunks, problems, source, longest)
-    if kind in JSON_LINES:
+    if kind in JSON:
         return read_json_lines(found, config.wanted, problems, source)
     if kind in DELIMITERS:
         return read_table(found, DELIMITERS[kind], config.wanted, problems, source)
@@ -246,7 +240,7 @@ def _all_broken(path: Path, config: CorpusConfig, problems: Problems) -> UserErr
         for what, count in problems.counts.items()
     )
     names: list[str] = []
-    if kind_of(path) in JSON_LINES:
+    if kind_of(path) in JSON:
         chunks = read_chunks(path, 0, path.stat().st_size, ignore)
         names = json_fields(read_blocks(chunks, Problems(), Source(path)))
     return UserError(

@@ -10,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bertie.data.store import FILES, MANIFEST, TOKENIZER
+from bertie.data.store import FILES, HELD_OUT, MANIFEST, TOKENIZER
 from bertie.errors import UserError
-from bertie.text.files import VOCAB, write_text
+from bertie.text.disk import write_text
+from bertie.text.files import VOCAB
 from bertie.text.hugging_face import SETTINGS
 
 PLAN, STORE = "plan.json", "store"
-HELD_OUT = "held_out"  # the folder of the store of held-out documents, inside the store
 STORES = (STORE, f"{STORE}/{HELD_OUT}")
 # Those inside others first: each is removed when it is empty.
 FOLDERS = (*(f"{place}/{TOKENIZER}" for place in STORES), *reversed(STORES), TOKENIZER, ".")

@@ -17,7 +17,6 @@ store.layers[12][store.rows_of(0)]  # the last layer's rows of the first example
 # T tokens   D hidden size   N inputs   E examples   K layers   R rows that are asked for
 
 import errno
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ import numpy as np
 from bertie.data.chance import Ints
 from bertie.data.store import MANIFEST, digest_of
 from bertie.errors import UserError
+from bertie.text.disk import hash_file
 
 KIND, VERSION = "bertie features", 1
 EXAMPLES = "examples.jsonl"
@@ -203,7 +203,7 @@ def finish_features(
     values = {
         **asdict(manifest),
         "file_bytes": {path.name: path.stat().st_size for path in whole},
-        "hashes": {path.name: hash_bytes(path) for path in paths},
+        "hashes": {path.name: hash_file(path) for path in paths},
     }
     made = FeatureManifest(**values)
     made = FeatureManifest(**values | {"digest": made.expected_digest()})
@@ -216,11 +216,6 @@ def index_paths(folder: Path, has_words: bool) -> Iterator[Path]:
     names = ("ids", "inputs", "examples", *(["words"] if has_words else []))
     yield from (folder / f"{name}.npy" for name in names)
     yield folder / EXAMPLES
-
-
-def hash_bytes(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 # Read.
@@ -242,7 +237,7 @@ def open_features(folder: Path) -> FeatureStore:
             state = "is missing" if found is None else f"has {found:,}"
             raise UserError(f"{path} should have {expected:,} bytes, {state}; {AGAIN}")
     for name, expected_hash in manifest.hashes.items():
-        if hash_bytes(folder / name) != expected_hash:
+        if hash_file(folder / name) != expected_hash:
             raise UserError(f"{folder / name} was changed or damaged since it was written; {AGAIN}")
     shape = (manifest.num_tokens, manifest.hidden_size)
     layers = {layer: open_layer(folder / layer_file(layer), shape) for layer in manifest.layers}

@@ -11,8 +11,13 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from bertie.data.blocks import LEFT_OUT, Block, Problems, Source, decode, decode_block
+from bertie.data.blocks import LEFT_OUT, PACKED, Block, Problems, Source, decode, decode_block
 from bertie.errors import UserError
+
+# What a file holds, by its suffix; all else is plain text.
+JSON = (".jsonl", ".json", ".ndjson")
+DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+PARQUET = (".parquet", ".pq")
 
 BLANK_LINES = re.compile(r"\n\s*\n")
 SURROGATE = re.compile("[\ud800-\udfff]")
@@ -22,6 +27,12 @@ MAX_ROW_LINES = 10_000  # a quoted field of a table may span so many; a stray qu
 NOT_JSON = "not JSON"
 EMPTY = "empty text"
 RAGGED = "not as many columns as the header"
+
+
+def kind_of(path: Path) -> str:
+    """The suffix that says what a file holds, in small letters and without that of its packing."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in PACKED else suffix
 
 
 class Wanted(NamedTuple):
@@ -157,11 +168,11 @@ def find_text(
     return document
 
 
-def json_fields(blocks: Iterable[Block], num_lines: int = 100) -> list[str]:
+def json_fields(blocks: Iterable[Block]) -> list[str]:
     """Names of the fields of the first lines' objects."""
     names: dict[str, None] = {}
     lines = (line for block in blocks for line in block.data.split(b"\n"))
-    for line in islice(lines, num_lines):
+    for line in islice(lines, 100):
         with suppress(ValueError, RecursionError):
             value = json.loads(line)
             names |= dict.fromkeys(value if isinstance(value, dict) else ())
@@ -196,10 +207,10 @@ def read_table(
     if field not in names:
         if not header:
             return
-        raise missing_field(source.path, field, names, "column")
+        raise missing_field(source.path, field, names)
     for name in wanted.without:
         if name not in names:
-            raise missing_field(source.path, name, names, "column", setting="corpus.without")
+            raise missing_field(source.path, name, names, setting="corpus.without")
     column = names.index(field)
     for number, row in read_rows(lines, delimiter, len(names)):
         if len(row) != len(names):
@@ -256,13 +267,13 @@ def parse_row(lines: Sequence[str], delimiter: str) -> list[str]:
 
 
 def missing_field(
-    path: Path, field: str, names: Sequence[str], what: str, *, setting: str = "corpus.field"
+    path: Path, field: str, names: Sequence[str], *, setting: str = "corpus.field"
 ) -> UserError:
     if len(names) == 1 and ";" in names[0]:
         return UserError(
-            f"{path} has no {what} {field!r}; its columns seem to be parted by semicolons: a .csv "
+            f"{path} has no column {field!r}; its columns seem to be parted by semicolons: a .csv "
             "has commas, a .tsv tabs. Write it so, or as .jsonl"
         )
     hint = "Name it: --set corpus.field=NAME" if setting == "corpus.field" else f"See {setting}"
     known = ", ".join(names) or "none"
-    return UserError(f"{path} has no {what} {field!r}; there are: {known:.300}. {hint}")
+    return UserError(f"{path} has no column {field!r}; there are: {known:.300}. {hint}")

@@ -8,11 +8,11 @@ damaged is built again, and whoever comes second waits for the first.
 import hashlib
 import json
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -34,8 +34,8 @@ from bertie.data.locks import take_lock
 from bertie.data.store import Store, digest_of, open_store
 from bertie.errors import UserError
 from bertie.text.count import available_cores
+from bertie.text.processes import in_order, watch
 from bertie.text.processes import processes as start_processes
-from bertie.text.processes import watch
 
 VERSION = 1
 FOLDER = "index"
@@ -162,11 +162,6 @@ def find_index(path: Path, key: str) -> Index | None:
     return Index(header, np.memmap(path, ROW, "r"))
 
 
-def verify(index: Index) -> bool:
-    """Whether the rows are those that were written; reads them all."""
-    return hashlib.sha256(index.rows.tobytes()).hexdigest() == index.header.rows
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """One process at a time builds an index; a dead one's lock is free."""
@@ -256,13 +251,8 @@ def walk_all(spec: IndexSpec, processes: int | None) -> Iterator[np.ndarray]:
             yield walk_range(spec, documents)
         return
     with start_processes(processes) as pool:
-        waiting: deque[Future[np.ndarray]] = deque()
-        for documents in ranges:
-            waiting.append(pool.submit(walk_in_process, *spec.parts, documents))
-            if len(waiting) > 2 * processes:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        walk_one = partial(walk_in_process, *spec.parts)
+        yield from in_order(pool, walk_one, ranges, ahead=2 * processes)
 
 
 def walk_range(spec: IndexSpec, documents: tuple[int, int]) -> np.ndarray:

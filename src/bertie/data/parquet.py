@@ -101,12 +101,12 @@ def find_type(file: Any, field: str, path: Path, *, setting: str = "corpus.field
 
     names, schema = split_field(file, field), file.schema_arrow
     if names[0] not in schema.names:
-        raise missing_field(path, field, schema.names, "column", setting=setting)
+        raise missing_field(path, field, schema.names, setting=setting)
     kind = schema.field(names[0]).type
     for name in names[1:]:
         inside = [part.name for part in kind] if pa.types.is_struct(kind) else []
         if name not in inside:
-            raise missing_field(path, field, inside, "column", setting=setting)
+            raise missing_field(path, field, inside, setting=setting)
         kind = kind.field(name).type
     return kind
 

@@ -22,7 +22,7 @@ from bertie.data.corpus import document_hash, is_held_out
 from bertie.data.store import StoreWriter, id_type
 from bertie.text.characters import CJK, within
 from bertie.text.chinese import Segmenter
-from bertie.text.files import write_text
+from bertie.text.disk import write_text
 from bertie.text.sentences import split_sentences
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.wordpiece import PREFIX

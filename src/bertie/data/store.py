@@ -16,12 +16,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from bertie.errors import UserError
-from bertie.text.files import write_text
+from bertie.text.disk import write_text
 from bertie.text.tokenizer import Tokenizer
 
 VERSION = 1
 MANIFEST = "manifest.json"
 TOKENIZER = "tokenizer"
+HELD_OUT = "held_out"  # the folder of the store of held-out documents, inside the store
 FILES = ("ids.bin", "sentences.bin", "documents.bin", "words.bin")
 OFFSET = np.dtype("<i8")
 

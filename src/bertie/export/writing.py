@@ -17,7 +17,7 @@ from bertie.checkpoint.model_dir import (
     open_model,
     save_model,
 )
-from bertie.errors import UserError
+from bertie.errors import UserError, check_known
 from bertie.export.check import Difference, Run, check, score_export
 from bertie.export.padded import INPUTS, PaddedBert, check_exportable
 from bertie.infer.answers import predict
@@ -48,7 +48,7 @@ class Exported:
 
     num_bytes: int
     difference: Difference
-    scores: Scores | None = None
+    scores: Scores | None
 
 
 def export_model(
@@ -67,8 +67,7 @@ def export_model(
 
 
 def check_wanted(form: str, precision: str, out: Path) -> None:
-    if form not in FORMS:
-        raise UserError(f"no form {form!r}; there are: {', '.join(FORMS)}")
+    check_known("form", form, FORMS)
     if precision not in FORMS[form]:
         could = [f"{name} ({', '.join(known)})" for name, known in FORMS.items()]
         raise UserError(f"no {precision} in {form}; there are: {', '.join(could)}")

@@ -33,7 +33,7 @@ class Classified:
 
     label: Label  # of a regression the number, of several labels all that are above their limits
     scores: dict[str, float]  # probability of each label; empty of a regression
-    num_cut: int = 0  # pieces that were left out, of a model that was fine-tuned to truncate
+    num_cut: int  # pieces that were left out, of a model that was fine-tuned to truncate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,7 +88,7 @@ class Answered:
     probability: float
     no_answer: float  # score of no answer less that of the best; against the model's threshold
     candidates: tuple[AnswerCandidate, ...]  # the best first
-    num_cut: int = 0  # pieces at the question's end that did not fit into the model
+    num_cut: int  # pieces at the question's end that did not fit into the model
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -27,12 +27,11 @@ import torch
 from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.json_files import read_json
 from bertie.checkpoint.model_dir import POOLING
-from bertie.errors import UserError
+from bertie.errors import UserError, check_known
 from bertie.infer.batches import fetch, in_batches, pack_inputs
 from bertie.model.bert import Bert
 from bertie.tasks.instances import Framer, Input
-from bertie.tasks.tag import most_central, window_places, words_of
-from bertie.text.sequences import num_specials
+from bertie.text.sequences import num_specials, share_out, window_places
 from bertie.text.tokenizer import Tokenizer
 
 Pooling = Literal["mean", "cls", "max"]
@@ -73,9 +72,7 @@ def default_embedding(directory: Path, card: TaskCard | None) -> Embedding:
 
 
 def check_embedding(embedding: Embedding, num_layers: int) -> None:
-    if embedding.pooling not in get_args(Pooling):
-        listed = ", ".join(get_args(Pooling))
-        raise UserError(f"no pooling {embedding.pooling!r}; there are: {listed}")
+    check_known("pooling", embedding.pooling, get_args(Pooling))
     layer: object = embedding.layer
     if isinstance(layer, bool) or not isinstance(layer, int):
         raise UserError(f"a layer is a whole number, as in -2; found {layer!r}")
@@ -109,8 +106,8 @@ def embed_all(
 def divide(text: str, tokenizer: Tokenizer, max_length: int, pooling: Pooling) -> list[Part]:
     """The windows of a text, half a window apart."""
     framer, pieces = Framer.of(tokenizer), tokenizer.ids(text)
-    places = window_places(0, len(pieces), max_length - num_specials(is_pair=False), None)
-    own = words_of(most_central(np.arange(len(pieces)), places), len(places))
+    places = window_places(len(pieces), max_length - num_specials(is_pair=False), None)
+    own = share_out(np.arange(len(pieces)), places)
     parts = []
     for number, ((start, end), rows) in enumerate(zip(places, own, strict=True)):
         framed = framer.frame(pieces[start:end])

@@ -21,7 +21,7 @@ import torch
 
 from bertie.checkpoint.card import TaskCard
 from bertie.checkpoint.model_dir import open_model
-from bertie.errors import UserError
+from bertie.errors import UserError, check_known
 from bertie.infer import examples as ask
 from bertie.infer.abilities import check_ability
 from bertie.infer.answers import (
@@ -113,8 +113,7 @@ class Engine:
     ) -> "Engine":
         """Opens a model directory; on a GPU where there is one, if no device is named."""
         directory = Path(directory)
-        if precision not in PRECISIONS:
-            raise UserError(f"no precision {precision!r}; there are: {', '.join(PRECISIONS)}")
+        check_known("precision", precision, PRECISIONS)
         place = find_device(device)
         if precision == "int8" and place.type != "cpu":
             raise UserError('int8 is for CPUs: take device="cpu", or bf16 on a GPU')

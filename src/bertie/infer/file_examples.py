@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from bertie.errors import UserError
+from bertie.data.formats import kind_of
+from bertie.errors import UserError, check_known
 from bertie.infer.examples import Example, make_tagged
 from bertie.infer.json_lists import parse_items
 from bertie.infer.rows import (
@@ -30,9 +31,8 @@ from bertie.infer.task_of import reads_pairs
 from bertie.tasks import KnownTask, choice, classify, questions, sentences
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
-from bertie.tasks.glue import find_columns, find_set
 from bertie.tasks.span import Span
-from bertie.tasks.tables import Row, Table, find_column, kind_of
+from bertie.tasks.tables import Row, Table, find_column
 from bertie.tasks.tag import Tag, close_up
 from bertie.tasks.task import Rejects
 from bertie.text.tokenizer import Tokenizer
@@ -78,8 +78,8 @@ def read_examples(
 
 def find_format(path: Path, task: KnownTask, format: str | None = None) -> str:
     """The format that is said, or else what the name or the beginning of a file says."""
-    if format is not None and format not in (*FORMATS, *OWN):
-        raise UserError(f"no format {format!r}; there are: {', '.join((*FORMATS, *OWN))}")
+    if format is not None:
+        check_known("format", format, (*FORMATS, *OWN))
     if format in OWN and not isinstance(task, OWN[format].task):
         raise UserError(f"{format} is for {OWN[format].does}; the model does something else")
     check_file(path)
@@ -189,9 +189,7 @@ def read_texts(task: Classify, stream: Stream, rejects: Rejects) -> Read:
     if stream.is_text:
         columns = {"first": "text"}
     else:
-        benchmark = find_set(table.path, table.names, table.rows[0].values if table.rows else {})
-        if not benchmark and task.benchmark and find_columns(task.benchmark, table.names):
-            benchmark = task.benchmark
+        benchmark = task.benchmark_of(table)
         columns = without(classify.choose_columns(table, given(task, table), benchmark), "label")
     is_paired = reads_pairs(task)
     if is_paired is not None and is_paired != ("second" in columns):

@@ -19,18 +19,15 @@ from bertie.data.blocks import (
     read_chunks,
     to_utf8,
 )
-from bertie.data.formats import parse_row, read_rows
+from bertie.data.formats import DELIMITERS, JSON, PARQUET, kind_of, parse_row, read_rows
 from bertie.data.parquet import ROWS, open_parquet
-from bertie.errors import UserError
+from bertie.errors import UserError, check_known
 from bertie.tasks.tables import (
-    COMMAS,
-    JSON,
     RAGGED,
     Row,
     Table,
     find_names,
     is_quoted,
-    kind_of,
     parse_line,
     split_literally,
 )
@@ -82,8 +79,8 @@ def open_rows(
     Every line of plain text is a row, an empty one too. In tables with tabs, a first line with one
     of the `known` names is a header.
     """
-    if format is not None and format not in FORMATS:
-        raise UserError(f"no format {format!r}; there are: {', '.join(FORMATS)}")
+    if format is not None:
+        check_known("format", format, FORMATS)
     check_file(path)
     format = format or guess_format(path)
     if format == "parquet":
@@ -112,9 +109,11 @@ def is_stream(path: Path) -> bool:
 
 def guess_format(path: Path) -> str:
     kind = kind_of(path)
-    if kind in (*COMMAS, *JSON):
-        return "csv" if kind in COMMAS else "jsonl"
-    return {".tsv": "tsv", ".tab": "tsv", ".parquet": "parquet"}.get(kind, "text")
+    if kind in PARQUET:
+        return "parquet"
+    if kind in DELIMITERS:
+        return "csv" if DELIMITERS[kind] == "," else "tsv"
+    return "jsonl" if kind in JSON else "text"
 
 
 def make_stream(

@@ -92,11 +92,6 @@ def macro_f1(gold: ArrayLike, predicted: ArrayLike) -> float:
     return float(np.mean([score.f1 for score in class_table(counts)])) if len(counts) else 0.0
 
 
-def micro_f1(gold: ArrayLike, predicted: ArrayLike) -> float:
-    """F1 of all decisions together; with one label an example that is the accuracy."""
-    return accuracy(gold, predicted)
-
-
 def matthews(gold: ArrayLike, predicted: ArrayLike) -> float:
     """Matthews' correlation of two or more classes; 0.0 if either side is of a single class."""
     counts = confusion_of_present(gold, predicted).astype(np.float64)
@@ -104,14 +99,6 @@ def matthews(gold: ArrayLike, predicted: ArrayLike) -> float:
     covariance = counts.trace() * total - num_gold @ num_predicted
     spread = (total**2 - num_gold @ num_gold) * (total**2 - num_predicted @ num_predicted)
     return float(covariance / np.sqrt(spread)) if spread else 0.0
-
-
-def majority_share(gold: ArrayLike) -> float:
-    """The accuracy of always saying the most frequent label."""
-    labels = np.asarray(gold)
-    return (
-        float(np.unique(labels, return_counts=True)[1].max() / len(labels)) if len(labels) else 0.0
-    )
 
 
 def multi_label_scores(gold: ArrayLike, predicted: ArrayLike) -> dict[str, float]:

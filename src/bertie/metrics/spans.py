@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bertie.errors import UserError
+from bertie.errors import UserError, check_known
 from bertie.metrics.classes import ClassScore, class_score
 
 
@@ -60,8 +60,7 @@ MEANING = {"M": "I", "L": "E", "U": "S"}  # letters of other schemes -> those of
 
 
 def get_scheme(name: str) -> Scheme:
-    if name not in SCHEMES:
-        raise UserError(f"no tag scheme {name!r}; there are: {', '.join(SCHEMES)}")
+    check_known("tag scheme", name, SCHEMES)
     return SCHEMES[name]
 
 

@@ -204,7 +204,7 @@ def layer_parts(config: ModelConfig) -> list[Part]:
     ]
 
 
-def head_parts(config: ModelConfig, heads: tuple[str, ...], num_labels: int = 2) -> list[Part]:
+def head_parts(config: ModelConfig, heads: tuple[str, ...], num_labels: int) -> list[Part]:
     """The parameters of each head; the masked LM's output matrix is the embedding's."""
     h, c = config.hidden_size, num_labels
     known = {name: piece_part(config, name) for name in ("masked_lm", *DIRECTED)} | {

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bertie.errors import UserError
+from bertie.errors import UserError, check_known
 from bertie.model.config import DIRECTED, ModelConfig
 from bertie.model.dropout import Dropout
 from bertie.model.encoder import Gelu, layer_norm
@@ -72,8 +72,7 @@ PRETRAINED = ("masked_lm", *DIRECTED, "next_sentence")  # the others are of task
 
 
 def get_head(name: str) -> HeadKind:
-    if name not in HEADS:
-        raise UserError(f"no head {name!r}; there are: {', '.join(HEADS)}")
+    check_known("head", name, HEADS)
     return HEADS[name]
 
 

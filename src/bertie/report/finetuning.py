@@ -280,11 +280,9 @@ def error_table(results: FinetuneResults) -> list[Markup]:
         (cut(e.text), cut(e.gold), cut(e.predicted), percent(e.confidence), e.place)
         for e in results.errors
     ]
-    used = columns if any(e.place for e in results.errors) else columns[:-1]
-    rows_used = [row[: len(used)] for row in rows]
     return [
         heading("The worst errors"),
-        table(used, rows_used, numbers=("confidence",), texts=("text",)),
+        table(columns, rows, numbers=("confidence",), texts=("text",)),
     ]
 
 

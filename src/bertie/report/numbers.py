@@ -4,7 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bertie.metrics.intervals import mean, spread
+
 NO_NUMBER = "–"
+MOST_TICKS = 6
 
 
 def short(value: float) -> str:
@@ -31,6 +34,18 @@ def percent(share: float) -> str:
 
 def fixed(value: float, digits: int = 3) -> str:
     return f"{value:,.{digits}f}" if math.isfinite(value) else NO_NUMBER
+
+
+def mean_and_spread(values: Sequence[float], *, scale: float = 100, signed: bool = False) -> str:
+    """Of seeds; shares in percent.
+
+    >>> mean_and_spread([0.9, 0.92]), mean_and_spread([0.01], signed=True), mean_and_spread([])
+    ('91.00 ± 1.41', '+1.00', '–')
+    """
+    if not values:
+        return NO_NUMBER
+    text = f"{scale * mean(values):{'+' if signed else ''}.2f}"
+    return f"{text} ± {scale * spread(values):.2f}" if len(values) > 1 else text
 
 
 def duration(seconds: float) -> str:
@@ -74,34 +89,34 @@ class Axis:
         return math.isfinite(value) and (value > 0 or not self.is_log)
 
 
-def make_axis(values: Sequence[float], *, is_log: bool = False, most_ticks: int = 6) -> Axis:
+def make_axis(values: Sequence[float], *, is_log: bool = False) -> Axis:
     """An axis that holds all values that can be drawn; from 0 to 1 if there are none."""
     drawn = [value for value in values if math.isfinite(value) and (value > 0 or not is_log)]
     if not drawn:
         return Axis(low=0, high=1, ticks=(0, 1)) if not is_log else make_axis([1, 10], is_log=True)
     low, high = min(drawn), max(drawn)
     if is_log and high / low > 3:
-        return Axis(low=low, high=high, ticks=log_ticks(low, high, most_ticks), is_log=True)
+        return Axis(low=low, high=high, ticks=log_ticks(low, high), is_log=True)
     if high - low <= 1e-12 * max(abs(low), abs(high), 1e-300):  # one value: put it in the middle
         margin = abs(low) / 2 or 1
         low, high = low - margin, high + margin
-    ticks = linear_ticks(low, high, most_ticks)  # a short range has no powers of ten in it
+    ticks = linear_ticks(low, high)  # a short range has no powers of ten in it
     return Axis(low=low, high=high, ticks=ticks, is_log=is_log)
 
 
-def linear_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
-    """Multiples of 1, 2 or 5 times a power of ten inside the range, `most` at most."""
-    rough = (high - low) / most
+def linear_ticks(low: float, high: float) -> tuple[float, ...]:
+    """Multiples of 1, 2 or 5 times a power of ten inside the range, MOST_TICKS at most."""
+    rough = (high - low) / MOST_TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * power for factor in (1, 2, 5, 10, 20) if factor * power >= rough)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return tuple(number * step for number in range(first, last + 1))
 
 
-def log_ticks(low: float, high: float, most: int) -> tuple[float, ...]:
+def log_ticks(low: float, high: float) -> tuple[float, ...]:
     """Powers of ten, every second or third if they are many; 2 and 5 times them if they are few."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1, 2, 5) if last - first <= 2 else (1,)
-    every = max(1, math.ceil((last - first) / most))
+    every = max(1, math.ceil((last - first) / MOST_TICKS))
     ticks = [f * 10.0**p for p in range(first, last + 1) if p % every == 0 for f in factors]
     return tuple(tick for tick in ticks if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9))

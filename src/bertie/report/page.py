@@ -93,6 +93,13 @@ def table(
     return Markup(f'<div class="wide"><table>{head}\n<tbody>{body}</tbody></table></div>')
 
 
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The same as text, numbers to the right; the first column names the rows."""
+    lines = [columns, ["---", *("---:" for _ in columns[1:])], *rows]
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
 def figure(plot: Markup, caption: str = "") -> Markup:
     note = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
     return Markup(f"<figure>{plot}{note}</figure>")

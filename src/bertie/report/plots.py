@@ -65,7 +65,6 @@ def line_chart(
     title: str,
     x_label: str,
     levels: Sequence[Level] = (),
-    is_log_x: bool = False,
     is_log_y: bool = False,
     y_range: tuple[float, float] | None = None,
 ) -> Markup:
@@ -73,7 +72,7 @@ def line_chart(
     lines = [thin(one) for one in series if any(map(math.isfinite, one.y))]
     heights = [value for line in lines for value in line.y] + [level.y for level in levels]
     axes = Field(
-        x=whole_ticks([value for line in lines for value in line.x], is_log=is_log_x),
+        x=whole_ticks([value for line in lines for value in line.x]),
         y=padded(heights + list(y_range or ()), is_log=is_log_y),
     )
     parts = [frame(title, axes, x_label)]
@@ -91,14 +90,13 @@ def bar_chart(
     bars: Sequence[tuple[str, float]],
     *,
     title: str,
-    high: float = 1.0,
     marks: Sequence[Sequence[float]] = (),
 ) -> Markup:
-    """A row per name, from 0 to `high` or the largest value, as percentages.
+    """A row per name, from 0 to 100% or the largest value, as percentages.
 
     `marks` are values that a bar is the mean of, as strokes across it.
     """
-    limit = max([high, *(value for _, value in bars if math.isfinite(value))])
+    limit = max([1.0, *(value for _, value in bars if math.isfinite(value))])
     names = [cut(name, MOST_LETTERS) for name, _ in bars]
     left = max([30.0, *(len(name) * CAPITAL + 12 for name in names)])
     scale = (WIDTH - left - 64) / limit
@@ -132,10 +130,10 @@ def scatter_plot(
     return drawing(title, parts)
 
 
-def reliability_diagram(calibration: Calibration, *, title: str = "Calibration") -> Markup:
+def reliability_diagram(calibration: Calibration) -> Markup:
     """Accuracy by confidence: bars on the diagonal are honest, below it too sure."""
     axes = Field(x=make_axis([0.0, 1.0]), y=make_axis([0.0, 1.0]))
-    parts = [frame(f"{title}: accuracy", axes, "confidence")]
+    parts = [frame("Calibration: accuracy", axes, "confidence")]
     for one in calibration.bins:
         if not one.num_examples:
             continue
@@ -151,7 +149,7 @@ def reliability_diagram(calibration: Calibration, *, title: str = "Calibration")
         )
         parts.append(dot(*axes.at(one.confidence, one.accuracy), "c0", radius=4))
     parts.append(path([axes.at(0, 0), axes.at(1, 1)], "level"))
-    return drawing(title, parts)
+    return drawing("Calibration", parts)
 
 
 def heat_map(counts: Sequence[Sequence[int]], names: Sequence[str], *, title: str) -> Markup:
@@ -288,9 +286,9 @@ def thin(line: Series) -> Series:
     return Series(name=line.name, x=[line.x[p] for p in order], y=[line.y[p] for p in order])
 
 
-def whole_ticks(values: Sequence[float], *, is_log: bool) -> Axis:
+def whole_ticks(values: Sequence[float]) -> Axis:
     """An axis; between whole numbers, such as steps and epochs, there is nothing to mark."""
-    axis = make_axis(values, is_log=is_log)
+    axis = make_axis(values)
     if not values or not all(float(value).is_integer() for value in values):
         return axis
     return replace(axis, ticks=tuple(tick for tick in axis.ticks if float(tick).is_integer()))

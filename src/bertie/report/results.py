@@ -30,7 +30,7 @@ class WrongExample:
     gold: str
     predicted: str
     confidence: float  # 0 to 1; not a number where the task has none
-    place: str = ""  # file and line, or the question's id
+    place: str  # file and line, or the question's id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

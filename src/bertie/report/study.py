@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from bertie.metrics.intervals import mean, spread
-from bertie.report.numbers import duration
+from bertie.metrics.intervals import mean
+from bertie.report.numbers import duration, mean_and_spread
 from bertie.report.page import (
     REPORT,
     REPORT_JSON,
@@ -17,6 +17,7 @@ from bertie.report.page import (
     figure,
     figures,
     heading,
+    markdown,
     page,
     paragraph,
     table,
@@ -93,8 +94,8 @@ class StudyResults:
     def show_scores(self, row: str, task: str, point: float) -> str:
         """Mean and spread, and of how many seeds where some are not there."""
         found = list(self.values(row, task, point).values())
-        is_whole = len(found) in (0, self.seeds)
-        return show(found) + ("" if is_whole else f" ({len(found)} of {self.seeds} seeds)")
+        some = "" if len(found) in (0, self.seeds) else f" ({len(found)} of {self.seeds} seeds)"
+        return mean_and_spread(found) + some
 
     def mean_at(self, row: str, task: str, point: float) -> tuple[float, float] | None:
         """Of all seeds: how far the models were trained, and what they scored."""
@@ -214,7 +215,8 @@ def score_rows(made: StudyResults) -> Iterator[list[str]]:
 
 def difference_rows(made: StudyResults) -> Iterator[list[str]]:
     for row, title in list(made.rows.items())[1:]:
-        yield [title, *(show(made.differences(row, task), signed=True) for task in made.tasks)]
+        found = [made.differences(row, task) for task in made.tasks]
+        yield [title, *(mean_and_spread(one, signed=True) for one in found)]
 
 
 def point_rows(made: StudyResults) -> Iterator[list[str]]:
@@ -237,22 +239,10 @@ def loss_rows(made: StudyResults) -> Iterator[list[str]]:
         ]
 
 
-def show(values: Sequence[float], *, scale: float = 100, signed: bool = False) -> str:
-    """Mean and spread.
-
-    >>> show([0.9, 0.92]), show([0.01], signed=True), show([])
-    ('91.00 ± 1.41', '+1.00', '–')
-    """
-    if not values:
-        return "–"
-    text = f"{scale * mean(values):{'+' if signed else ''}.2f}"
-    return f"{text} ± {scale * spread(values):.2f}" if len(values) > 1 else text
-
-
 def show_losses(losses: Sequence[Loss]) -> str:
     """Mean and spread, and of what."""
     kinds = ", ".join(dict.fromkeys(loss.kind for loss in losses))
-    values = show([loss.value for loss in losses], scale=1)
+    values = mean_and_spread([loss.value for loss in losses], scale=1)
     return f"{values} ({kinds})" if losses else values
 
 
@@ -313,9 +303,3 @@ def make_plots(made: StudyResults) -> Iterator[Markup]:
             places = [place for place in means if place is not None]
             lines.append(Series(name=name, x=[x for x, _ in places], y=[y for _, y in places]))
         yield line_chart(lines, title=title, x_label=f"share of {made.budget}")
-
-
-def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---", *("---:" for _ in columns[1:])], *rows]
-    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)

@@ -5,9 +5,19 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bertie.metrics.intervals import mean, spread
-from bertie.report.numbers import duration
-from bertie.report.page import Markup, code, figure, heading, page, paragraph, table, write_whole
+from bertie.metrics.intervals import mean
+from bertie.report.numbers import duration, mean_and_spread
+from bertie.report.page import (
+    Markup,
+    code,
+    figure,
+    heading,
+    markdown,
+    page,
+    paragraph,
+    table,
+    write_whole,
+)
 from bertie.report.plots import bar_chart
 
 NAMES = {
@@ -48,7 +58,7 @@ class Table7:
     metric: str
     rows: tuple[CombinationScores, ...]
     command: str
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...]
 
     @property
     def num_seeds(self) -> int:
@@ -58,10 +68,8 @@ class Table7:
 def write_table7(made: Table7, out: Path) -> Path:
     """Writes table.md, table.json and table.html into a folder."""
     columns, rows = columns_of(made), [cells_of(made, row) for row in made.rows]
-    lines = [columns, ["---", *("---:" for _ in columns[1:])], *rows]
-    text = "\n".join(f"| {' | '.join(map(escape, line))} |" for line in lines)
     about = describe(made)
-    write_whole(out / "table.md", "\n\n".join([text, about, *made.notes]) + "\n")
+    write_whole(out / "table.md", "\n\n".join([markdown(columns, rows), about, *made.notes]) + "\n")
     values = asdict(made) | {"means": {row.combination: mean(row.dev) for row in made.rows}}
     write_whole(out / "table.json", f"{json.dumps(values, indent=2)}\n")
     bars = [(row.combination, mean(row.dev)) for row in made.rows]  # short enough for a plot
@@ -76,14 +84,6 @@ def write_table7(made: Table7, out: Path) -> Path:
     return write_whole(out / "table.html", page("Table 7: frozen features", blocks))
 
 
-def escape(cell: str) -> str:
-    """
-    >>> print(escape("a|b"))
-    a\\|b
-    """
-    return cell.replace("|", "\\|")
-
-
 def is_comparable(made: Table7) -> bool:
     """The paper's numbers are F1 of names."""
     return made.metric == "f1"
@@ -95,20 +95,9 @@ def columns_of(made: Table7) -> list[str]:
 
 
 def cells_of(made: Table7, row: CombinationScores) -> list[str]:
-    scores = [show_scores(values) for values in (row.dev, *row.tests.values())]
+    scores = [mean_and_spread(values) for values in (row.dev, *row.tests.values())]
     paper = [f"{PAPER[row.combination]:.1f}"] * is_comparable(made)
     return [NAMES[row.combination], *scores, duration(row.seconds), *paper]
-
-
-def show_scores(values: tuple[float, ...]) -> str:
-    """
-    >>> show_scores((0.9, 0.92)), show_scores((0.9,)), show_scores(())
-    ('91.00 ± 1.41', '90.00', '–')
-    """
-    if not values:
-        return "–"
-    text = f"{100 * mean(values):.2f}"
-    return f"{text} ± {100 * spread(values):.2f}" if len(values) > 1 else text
 
 
 def describe(made: Table7) -> str:

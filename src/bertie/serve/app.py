@@ -50,9 +50,9 @@ def make_app(
     models: Models,
     settings: ServeRecipe,
     *,
-    keys: Keys | None = None,
-    origins: Sequence[str] = (),
-    hosts: frozenset[str] | None = None,
+    keys: Keys | None,
+    origins: Sequence[str],
+    hosts: frozenset[str] | None,
 ) -> FastAPI:
     """All that a server does, for uvicorn to run."""
     metrics = Metrics()

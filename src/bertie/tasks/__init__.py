@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
-from bertie.errors import UserError
+from bertie.errors import check_known
 from bertie.tasks.choice import Choice
 from bertie.tasks.classify import Classify
 from bertie.tasks.span import Span
@@ -22,8 +22,7 @@ TASKS: dict[str, type[Classify] | type[Tag] | type[Span] | type[Choice]] = {
 
 def get_task(name: str) -> type[Classify] | type[Tag] | type[Span] | type[Choice]:
     """The settings of a task, by its name."""
-    if name not in TASKS:
-        raise UserError(f"no task {name!r}; there are: {', '.join(TASKS)}")
+    check_known("task", name, TASKS)
     return TASKS[name]
 
 

@@ -147,10 +147,7 @@ class Classify:
         rejects = Rejects(skip_bad=skip_bad)
         known = KNOWN | {name.casefold() for name in self.columns.values() if not name.isdigit()}
         table = read_table(path, rejects, known=known, literal=True if find_folder(path) else None)
-        first_row = table.rows[0].values if table.rows else {}
-        benchmark = find_set(path, table.names, first_row)
-        if not benchmark and self.benchmark and find_columns(self.benchmark, table.names):
-            benchmark = self.benchmark
+        benchmark = self.benchmark_of(table)
         columns = choose_columns(table, self.columns, benchmark)
         task = self.adopt(benchmark)
         examples = read_examples(table, columns, task.read_row, rejects, needs_labels=needs_labels)
@@ -163,6 +160,13 @@ class Classify:
             problems=rejects.problems,
             benchmark=benchmark,
         )
+
+    def benchmark_of(self, table: Table) -> str:
+        """The set of GLUE that a file is of: as itself says, or the task's if the columns fit."""
+        first_row = table.rows[0].values if table.rows else {}
+        found = find_set(table.path, table.names, first_row)
+        fits = self.benchmark and find_columns(self.benchmark, table.names)
+        return found or (self.benchmark if fits else "")
 
     def adopt(self, benchmark: str) -> "Classify":
         """With the kind and the labels of a benchmark, where they are not settled."""

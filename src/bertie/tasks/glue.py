@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertie.errors import UserError
-
 TRUTH = ("0", "1")
 ENTAILS = ("entailment", "not_entailment")
 NLI = ("contradiction", "entailment", "neutral")
@@ -125,17 +123,3 @@ def write_submission(path: Path, ids: Sequence[str], predictions: Sequence[str |
         shown = f"{prediction:.3f}" if isinstance(prediction, float) else prediction
         lines.append(f"{id}\t{shown}")
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def read_submission(path: Path) -> dict[str, str]:
-    """Index -> prediction."""
-    header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    if header != "index\tprediction":
-        raise UserError(f"{path} is no submission: its first line must be index, tab, prediction")
-    found: dict[str, str] = {}
-    for number, line in enumerate(lines, 2):
-        index, tab, prediction = line.partition("\t")
-        if not tab or index in found:
-            raise UserError(f"{path}, line {number}: not an index of its own, tab, prediction")
-        found[index] = prediction
-    return found

@@ -15,7 +15,7 @@ was drawn between instances:
 # T tokens of all inputs in a row   N inputs   G instances   D draws   E examples   C labels
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from bertie.data.chance import Ints
 from bertie.data.masking import runs
-from bertie.text.sequences import fit, num_specials, window_starts
+from bertie.text.sequences import fit, num_specials, window_places
 from bertie.text.tokenizer import Tokenizer
 
 
@@ -79,7 +79,7 @@ class Instances:
     weights: np.ndarray  # (G,) float32
     places: np.ndarray | None  # (T,) or (T, 2)
     num_cut: Ints  # (E,) pieces of each example that did not fit
-    counts: Mapping[str, int] = field(default_factory=dict)  # of what had to be cut, by kind
+    counts: Mapping[str, int]  # of what had to be cut, by kind
 
     def __len__(self) -> int:
         return len(self.groups) - 1
@@ -203,7 +203,4 @@ class Framer:
 
 
 def cut(pieces: np.ndarray, size: int, stride: int | None) -> list[np.ndarray]:
-    if len(pieces) <= size:
-        return [pieces]
-    stride = max(1, size // 2) if stride is None else min(stride, size)
-    return [pieces[start : start + size] for start in window_starts(len(pieces), size, stride)]
+    return [pieces[start:end] for start, end in window_places(len(pieces), size, stride)]

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bertie.data.formats import JSON, kind_of
 from bertie.errors import UserError
 from bertie.tasks.tables import (
-    JSON,
     Row,
     Table,
     as_text,
     find_column,
-    kind_of,
     list_columns,
     load_json,
     read_table,

@@ -16,16 +16,14 @@ from itertools import chain
 from pathlib import Path
 from typing import Literal
 
+from bertie.data.formats import DELIMITERS, JSON, PARQUET, kind_of
 from bertie.errors import UserError
 from bertie.metrics.spans import Span, tags_of
 from bertie.tasks.tables import (
-    COMMAS,
-    JSON,
     Row,
     Table,
     as_text,
     find_column,
-    kind_of,
     list_columns,
     read_table,
     read_text,
@@ -147,7 +145,8 @@ def make_example(
 
 def is_table(path: Path) -> bool:
     """Whether a file is a table; one with tabs is, if its first line names columns."""
-    if kind_of(path) in (*JSON, *COMMAS, ".parquet"):
+    kind = kind_of(path)
+    if kind in (*JSON, *PARQUET) or DELIMITERS.get(kind) == ",":
         return True
     first = read_text(path).lstrip("\n").split("\n", 1)[0].split("\t")
     return bool({name.strip().casefold() for name in first} & {*WORDS, "text"}) and len(first) > 1

@@ -36,7 +36,7 @@ from bertie.objectives import Term, span_cross_entropy
 from bertie.tasks.instances import Framer, Input, Instance, Instances, TaskBatch, gather
 from bertie.tasks.questions import ROLES, Answer, SpanExample, is_trainable, read_questions
 from bertie.tasks.task import Dataset, Rejects, check_positive, check_roles, check_some
-from bertie.text.sequences import Pieces, num_specials, window_starts
+from bertie.text.sequences import Pieces, num_specials, window_places
 from bertie.text.tokenizer import Tokenizer
 
 NO_CANDIDATE = 1e9  # the score of no answer where the text has no piece; JSON has no infinity
@@ -161,17 +161,13 @@ class Span:
             num_cut.append(max(0, len(question) - most))
             counts["questions cut off"] += num_cut[-1] > 0
             question = question[:most]
-            size = self.room - len(question)
-            starts = window_starts(len(pieces.ids), size, min(self.stride, size))
-            counts["texts in windows"] += len(starts) > 1
+            places = window_places(len(pieces.ids), self.room - len(question), self.stride)
+            counts["texts in windows"] += len(places) > 1
             target = find_target(example, pieces)
             is_lost = example.answers is None or target == (NOWHERE, NOWHERE)
             counts["answers without a piece"] += is_lost and example.answers is not None
             encoded.append(
-                [
-                    self.window(framer, question, pieces, (start, start + size), target, is_lost)
-                    for start in starts
-                ]
+                [self.window(framer, question, pieces, place, target, is_lost) for place in places]
             )
         return gather(encoded, num_cut=num_cut, counts=counts)
 

@@ -125,7 +125,7 @@ def share_out(lengths: Ints, world_size: int, micro_tokens: int) -> tuple[Ints, 
 
 
 def evaluation_batches(
-    instances: Instances, *, micro_tokens: int = 16_384
+    instances: Instances, *, micro_tokens: int
 ) -> Iterator[tuple[Ints, TaskBatch]]:
     """All instances once, those of similar length together: their numbers, and the batch."""
     lengths = instances.lengths

@@ -11,16 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from bertie.data.blocks import NOT_UTF8, PACKED, Problems, Source, decode_block, read_blocks
+from bertie.data.blocks import NOT_UTF8, Problems, Source, decode_block, read_blocks
 from bertie.data.blocks import read_chunks as read_file
-from bertie.data.formats import SURROGATE, parse_row, read_rows
+from bertie.data.formats import (
+    DELIMITERS,
+    JSON,
+    PARQUET,
+    SURROGATE,
+    kind_of,
+    parse_row,
+    read_rows,
+)
 from bertie.data.parquet import open_parquet
 from bertie.errors import UserError
 from bertie.tasks.task import Ids, Rejects, check_some
 
 HALF = re.compile(r"\\u[dD][89a-fA-F]")  # an escape of JSON that is half a character
 QUOTED = re.compile(r'(?<![^\t\n])"(?:[^"]|"")*"(?![^\t\n])')
-TABS, COMMAS, JSON = (".tsv", ".txt", ".tab"), (".csv",), (".jsonl", ".json", ".ndjson")
+PLAIN = ".txt"  # here a table with tabs
 RAGGED = "not as many columns as the first line"
 
 
@@ -81,11 +89,6 @@ def read_text(path: Path) -> str:
     return text
 
 
-def kind_of(path: Path) -> str:
-    """The suffix that says what is in the file, without that of the packing."""
-    return Path(path.stem if path.suffix.lower() in PACKED else path.name).suffix.lower()
-
-
 def read_table(
     path: Path, rejects: Rejects, *, known: Collection[str], literal: bool | None = None
 ) -> Table:
@@ -97,12 +100,12 @@ def read_table(
     if not path.is_file():
         raise UserError(f"no file {path}")
     kind = kind_of(path)
-    if kind == ".parquet":
+    if kind in PARQUET:
         return read_parquet(path)
     if kind in JSON:
         return read_json(path, rejects)
-    if kind not in (*TABS, *COMMAS):
-        listed = ", ".join((*COMMAS, *TABS, *JSON, ".parquet"))
+    if kind not in (*DELIMITERS, PLAIN):
+        listed = ", ".join((*DELIMITERS, PLAIN, *JSON, *PARQUET))
         raise UserError(f"{path} is of no known kind; there are: {listed}, also packed (.gz ...)")
     return read_delimited(path, rejects, known=known, literal=literal)
 
@@ -128,7 +131,7 @@ def read_delimited(
 ) -> Table:
     """Lines of columns, between commas or tabs."""
     text = read_text(path)
-    delimiter = "," if kind_of(path) in COMMAS else "\t"
+    delimiter = DELIMITERS.get(kind_of(path), "\t")
     is_literal = delimiter == "\t" and (not is_quoted(text) if literal is None else literal)
     lines = list(enumerate(text.split("\n"), 1))
     first = next((line for _, line in lines if line.strip()), "")

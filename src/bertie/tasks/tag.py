@@ -41,7 +41,7 @@ from bertie.tasks.sentences import (
     read_rows,
 )
 from bertie.tasks.task import Dataset, Rejects, check_roles, check_sizes, check_some
-from bertie.text.sequences import num_specials, window_starts
+from bertie.text.sequences import num_specials, share_out, window_places
 from bertie.text.tokenizer import Tokenizer
 
 SPAN_TAG = re.compile(r"[BIESMLU](-.+)?|O")
@@ -188,9 +188,10 @@ class Tag:
         for number, (low, high) in enumerate(self.surroundings(examples)):
             own = firsts[ends[number] : ends[number + 1] + 1]  # (W + 1,) the last is the end
             start, end = int(own[0]), int(own[-1])
-            places = window_places(start, end, room, self.stride)
+            inside = window_places(end - start, room, self.stride)
+            places = [(start + begin, start + stop) for begin, stop in inside]
             counts["sentences in windows"] += len(places) > 1
-            words = words_of(most_central(own[:-1], places), len(places))  # of each window
+            words = share_out(own[:-1], places)  # of each window
             if len(places) == 1:
                 places = [widen(start, end, room, int(firsts[ends[low]]), int(firsts[ends[high]]))]
             labels = self.label_ids(examples[number])
@@ -355,36 +356,6 @@ def close_up(example: TagExample) -> TagExample:
 
 def is_named(columns: Iterable[str]) -> bool:
     return not all(name.isdigit() for name in columns)
-
-
-def window_places(start: int, end: int, room: int, stride: int | None) -> list[tuple[int, int]]:
-    """Where the windows of pieces start .. end begin and end."""
-    if end - start <= room:
-        return [(start, end)]
-    stride = max(1, room // 2) if stride is None else min(stride, room)
-    begins = window_starts(end - start, room, stride)
-    return [(start + begin, min(start + begin + room, end)) for begin in begins]
-
-
-def most_central(pieces: Ints, places: Sequence[tuple[int, int]]) -> Ints:
-    """(W,) the window in which each piece has the most context on its poorer side.
-
-    Of equal ones the first. It never falls from one piece to the next.
-    """
-    starts, ends = (np.array(side, np.int64) for side in zip(*places, strict=True))
-    first = np.searchsorted(ends, pieces, "right")  # the windows that a piece is in
-    last = np.searchsorted(starts, pieces, "right") - 1
-    best, most = first, np.full(len(pieces), -1)
-    for number in range(int((last - first).max(initial=0)) + 1):
-        window = np.minimum(first + number, last)
-        context = np.minimum(pieces - starts[window], ends[window] - 1 - pieces)
-        best, most = np.where(context > most, window, best), np.maximum(context, most)
-    return np.asarray(best, np.int64)
-
-
-def words_of(decided: Ints, num_windows: int) -> list[Ints]:
-    """The numbers of the words that are decided in each window."""
-    return np.split(np.arange(len(decided)), np.searchsorted(decided, range(1, num_windows)))
 
 
 def widen(start: int, end: int, room: int, low: int, high: int) -> tuple[int, int]:

@@ -1,13 +1,12 @@
 """Texts to word counts: streaming, in several processes, in bounded memory, always the same."""
 
 import os
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 
 from bertie.text.files import TokenizerConfig
 from bertie.text.memo import Memo
-from bertie.text.processes import processes
+from bertie.text.processes import in_order, processes
 from bertie.text.words import Splitter, mark_false_spaces
 
 CAPACITY = 1 << 20  # different words; with all of them, learning peaks at about 1 GB
@@ -72,13 +71,7 @@ def count_each(
         yield from map(WordCounter(config).count, batches)
         return
     with processes(workers, start_worker, config) as pool:
-        waiting: deque[Future[dict[str, int]]] = deque()
-        for batch in batches:
-            waiting.append(pool.submit(count_in_worker, batch))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        yield from in_order(pool, count_in_worker, batches, ahead=2 * workers)
 
 
 _worker: list[WordCounter] = []  # the counter of this process, if it is a worker

@@ -1,13 +1,13 @@
 """A tokenizer on disk: `vocab.txt` and `tokenizer_config.json`, as Hugging Face lays them out."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bertie.errors import UserError
+from bertie.text.disk import write_text
 from bertie.text.hugging_face import (
     NAMES,
     SETTINGS,
@@ -189,22 +189,3 @@ def write_tokenizer(folder: Path, pieces: Sequence[str], config: TokenizerConfig
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / SETTINGS, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
     write_text(folder / VOCAB, "".join(f"{piece}\n" for piece in pieces))
-
-
-def check_writable(folder: Path) -> None:
-    """Refuses a folder that could not be made or written; better before the work than after it."""
-    nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not nearest.is_dir():
-        raise UserError(f"{folder} cannot be written: {nearest} is a file; choose another folder")
-    if not os.access(nearest, os.W_OK):
-        raise UserError(f"{folder} cannot be written: no permission in {nearest}")
-
-
-def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all, even where the power goes."""
-    draft = path.with_name(f".{path.name}.draft")
-    with draft.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)

@@ -4,7 +4,6 @@ transformers 5 writes `tokenizer.json` and `tokenizer_config.json`; version 4 an
 same over `vocab.txt`, `special_tokens_map.json` and `added_tokens.json`.
 """
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bertie.errors import UserError
+from bertie.text.disk import read_object
 
 SETTINGS, WHOLE = "tokenizer_config.json", "tokenizer.json"
 SPECIALS, ADDED = "special_tokens_map.json", "added_tokens.json"
@@ -68,16 +68,6 @@ class Said:
         )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not valid JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path} holds a {type(values).__name__}, not a JSON object")
-    return values
-
-
 def check(value: Any, kind: type[T], where: str) -> T:
     """The value, if it is of that kind; true and false are no numbers."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
@@ -92,15 +82,15 @@ def shown(value: Any) -> str:
 
 def read_settings(path: Path) -> Said:
     """`tokenizer_config.json`, with the older files beside it where it does not replace them."""
-    values = read_json(path) if path.is_file() else {}
+    values = read_object(path) if path.is_file() else {}
     said = parse_settings(values, path)
     if "added_tokens_decoder" in values:  # then transformers, 4 and 5, reads no other file
         return said | parse_added(values["added_tokens_decoder"], f"{path}: added_tokens_decoder")
     specials, added = path.with_name(SPECIALS), path.with_name(ADDED)
     if specials.is_file():
-        said |= parse_settings(read_json(specials), specials)
+        said |= parse_settings(read_object(specials), specials)
     if added.is_file():
-        said |= parse_added_ids(read_json(added), added, known=said)
+        said |= parse_added_ids(read_object(added), added, known=said)
     return said
 
 
@@ -196,7 +186,7 @@ def parse_added_ids(values: Mapping[str, Any], path: Path, *, known: Said) -> Sa
 
 def read_whole(path: Path) -> Said:
     """`tokenizer.json`, if it describes a BERT tokenizer."""
-    values = read_json(path)
+    values = read_object(path)
     model = part(values, "model", "WordPiece", path, unnamed="WordPiece")
     normalizer = part(values, "normalizer", "BertNormalizer", path)
     part(values, "pre_tokenizer", "BertPreTokenizer", path)
@@ -247,12 +237,12 @@ def stated_casing(folder: Path) -> bool | None:
     """
     has_settings = (folder / SETTINGS).is_file()
     if has_settings:
-        values = read_json(folder / SETTINGS)
+        values = read_object(folder / SETTINGS)
         if "do_lower_case" in values:
             return check(values["do_lower_case"], bool, f"{folder / SETTINGS}: do_lower_case")
     if (folder / WHOLE).is_file():
         path = folder / WHOLE
-        normalizer = check(read_json(path).get("normalizer") or {}, dict, f"{path}: normalizer")
+        normalizer = check(read_object(path).get("normalizer") or {}, dict, f"{path}: normalizer")
         if "lowercase" in normalizer:
             said = check(normalizer["lowercase"], bool, f"{path}: lowercase")
             return None if has_settings and not said else said
@@ -261,7 +251,7 @@ def stated_casing(folder: Path) -> bool | None:
 
 def check_frame(path: Path, pieces: Sequence[str], cls_token: str, sep_token: str) -> None:
     """A post-processor of a `tokenizer.json` must make [CLS] A [SEP] B [SEP]."""
-    found = read_json(path).get("post_processor")
+    found = read_object(path).get("post_processor")
     if found is None:
         return
     cls, sep = (cls_token, pieces.index(cls_token)), (sep_token, pieces.index(sep_token))

@@ -4,15 +4,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
-from typing import Any
+from typing import Any, TypeVar
 
 from bertie.errors import UserError
 
+A = TypeVar("A")
+R = TypeVar("R")
 WATCH_S = 1.0  # how often a process looks whether its parent is still there
 
 
@@ -38,6 +41,22 @@ def processes(
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def in_order(
+    pool: Executor, work: Callable[[A], R], given: Iterable[A], *, ahead: int
+) -> Iterator[R]:
+    """What the processes make of each, in order; `ahead` are given out before they are asked for.
+
+    `Executor.map` would read all that is given at once.
+    """
+    waiting: deque[Future[R]] = deque()
+    for one in given:
+        waiting.append(pool.submit(work, one))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def start(parent: int, begin: Callable[..., None] | None, *arguments: Any) -> None:

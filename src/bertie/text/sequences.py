@@ -1,9 +1,11 @@
 """Pieces to model input: [CLS] A [SEP] (B [SEP]), truncation, windows. Lengths in, lengths out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bertie.errors import UserError
 
@@ -33,13 +35,6 @@ class Encoded:
     ends: np.ndarray  # (L,) int32
     num_cut: int  # pieces that truncation left out
     first_piece: int = 0  # of a window: where it starts in the windowed text, in pieces
-
-
-def check_choice(name: str, value: str, choices: Any) -> None:
-    """Whether the value is one of a Literal's."""
-    if value not in get_args(choices):
-        listed = ", ".join(get_args(choices))
-        raise UserError(f"no {name} {value!r}; there are: {listed}")
 
 
 def num_specials(is_pair: bool) -> int:
@@ -76,6 +71,39 @@ def window_starts(num_pieces: int, size: int, stride: int) -> list[int]:
     if not 1 <= stride <= size:
         raise UserError(f"a stride between windows of {size} pieces is 1 to {size}; found {stride}")
     return [0, *range(stride, num_pieces - size + stride, stride)]
+
+
+def window_places(num_pieces: int, size: int, stride: int | None) -> list[tuple[int, int]]:
+    """Where windows begin and end; without a `stride`, they are half a window apart.
+
+    >>> window_places(10, 4, None)
+    [(0, 4), (2, 6), (4, 8), (6, 10)]
+    """
+    if num_pieces <= size:
+        return [(0, num_pieces)]
+    stride = max(1, size // 2) if stride is None else min(stride, size)
+    starts = window_starts(num_pieces, size, stride)
+    return [(start, min(start + size, num_pieces)) for start in starts]
+
+
+def share_out(
+    pieces: NDArray[np.int64], places: Sequence[tuple[int, int]]
+) -> list[NDArray[np.int64]]:
+    """For each window, the numbers of those pieces that it has the most context for.
+
+    `pieces` are where they stand, in order. Context is that on the poorer side; of windows that
+    have equally much, the first.
+    """
+    starts, ends = (np.array(side, np.int64) for side in zip(*places, strict=True))
+    first = np.searchsorted(ends, pieces, "right")  # the windows that a piece is in
+    last = np.searchsorted(starts, pieces, "right") - 1
+    best, most = first, np.full(len(pieces), -1)
+    for number in range(int((last - first).max(initial=0)) + 1):
+        window = np.minimum(first + number, last)
+        context = np.minimum(pieces - starts[window], ends[window] - 1 - pieces)
+        best, most = np.where(context > most, window, best), np.maximum(context, most)
+    # It never falls from one piece to the next.
+    return np.split(np.arange(len(pieces)), np.searchsorted(best, range(1, len(places))))
 
 
 def assemble(

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
-from bertie.errors import UserError
+from bertie.errors import UserError, check_known
 from bertie.text.files import TokenizerConfig, read_tokenizer, write_tokenizer
 from bertie.text.memo import Memo
 from bertie.text.sequences import (
@@ -28,7 +28,6 @@ from bertie.text.sequences import (
     Pieces,
     Truncate,
     assemble,
-    check_choice,
     fit,
     num_specials,
     window_starts,
@@ -244,8 +243,8 @@ class Tokenizer:
         keep: Keep = "front",
     ) -> Encoded:
         """[CLS] first [SEP] (second [SEP]), at most `max_length` long; what was cut is counted."""
-        check_choice("truncate", truncate, Truncate)
-        check_choice("keep", keep, Keep)
+        check_known("truncate", truncate, get_args(Truncate))
+        check_known("keep", keep, get_args(Keep))
         a, b = self._split_both(first, second)
         num_a, num_b = len(a.ids), 0 if b is None else len(b.ids)
         room = num_a + num_b if max_length is None else max_length - num_specials(b is not None)
