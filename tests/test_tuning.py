@@ -300,6 +300,23 @@ def test_budgets_in_epochs_become_steps() -> None:
     assert in_steps("5 minutes", 7).unit == "minutes"
 
 
+def test_seeds_differ_in_order_output_layer_and_dropout(
+    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, launch = [], Trainer.launch
+
+    def note(self: Trainer, step: Any) -> None:
+        weight = self.model.sequence.classifier.weight.detach().clone()
+        begun.append((step.micro_batches[0].ids, weight, torch.tensor(self._seed_of(step.number))))
+        launch(self, step)
+
+    monkeypatch.setattr(Trainer, "launch", note)
+    sets = ("train.budget=1 step", "tune.seeds=2")
+    tune("classify", *sets, model=model, train=data, dev=data, out=tmp_path / "out")
+    for one, two in zip(*begun, strict=True):
+        assert not torch.equal(one, two)
+
+
 def test_runs_have_names_of_their_own() -> None:
     names = [spec.name for spec in plan_runs(recipe("tag", "tune.grid=paper", "tune.seeds=2"))]
     assert len(set(names)) == 36
