@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bertie.findings import find_interval, find_majority, make_findings
+from bertie.metrics.classes import ClassScore
 from bertie.metrics.intervals import bootstrap_interval
 from bertie.tasks.choice import Choice, ChoiceExample, ChoicePrediction
 from bertie.tasks.classify import Classify, TextExample, TextPrediction
@@ -68,13 +69,14 @@ def test_of_several_labels() -> None:
         kind="multi-label", labels=("a", "b", "c"), metric="micro_f1", thresholds={"a": 0.25}
     )
     examples = [text(1, ("a", "b"), "pair"), text(2, ()), text(3, ("c",))]
-    answers = [(("a",), 0.9), (("b",), 0.7), (("c",), 0.6)]
+    answers = [(("a",), 0.9), (("a", "b"), 0.7), (("c",), 0.6)]
     predictions = [TextPrediction(label=n, scores=np.array([s, 0, 0])) for n, s in answers]
     found = make_findings(task, examples, predictions)
     assert [(e.text, e.gold, e.predicted) for e in found.errors] == [
         ("t1 | pair", "a, b", "a"),
-        ("t2", "(none)", "b"),
+        ("t2", "(none)", "a, b"),
     ]
+    assert found.class_scores["a"] == ClassScore(precision=0.5, recall=1, f1=2 / 3, support=1)
     assert found.class_scores["b"].f1 == 0 and found.class_scores["c"].f1 == 1
     assert found.thresholds == {"a": 0.25}
 
@@ -129,22 +131,24 @@ def question(number: int, *answers: str) -> SpanExample:
     return SpanExample(place=place, id=str(number), question="q?", context="c", answers=found)
 
 
-def answer(said: str, *scores: float) -> SpanPrediction:
+def answer(said: str, *scores: float, no_answer: float = 0.0) -> SpanPrediction:
     candidates = tuple(Candidate(text=said, start=0, end=1, score=score) for score in scores)
-    return SpanPrediction(text=said, start=0, end=1, no_answer=0.0, candidates=candidates)
+    return SpanPrediction(text=said, start=0, end=1, no_answer=no_answer, candidates=candidates)
 
 
 def test_of_answers() -> None:
     task = Span(may_be_unanswerable=True, language="english", threshold=1.5)
     examples = [question(1, "the cat", "cat"), question(2), question(3, "dog")]
-    predictions = [answer("cat", 2.0, 1.0), answer("sea", 1.0, 1.0), answer("", 3.0, -9.0)]
+    predictions = [answer("cat", 2.0, 1.0), answer("sea", 1.0, 1.0)]
+    predictions.append(answer("", 3.0, -9.0, no_answer=2.0))
     found = make_findings(task, examples, predictions)
     assert [(e.gold, e.predicted) for e in found.errors] == [
         ("dog", "(no answer)"),
         ("(no answer)", "sea"),
     ]
-    # Shares of the candidates and of no answer, whose score is that of the best candidate here.
-    assert [e.confidence for e in found.errors] == pytest.approx([0.5, 1 / 3], abs=1e-5)
+    # Shares of the candidates and of no answer, whose score is 2 or 0 above the best one's here.
+    none = np.exp(2) / (np.exp(2) + 1)
+    assert [e.confidence for e in found.errors] == pytest.approx([none, 1 / 3], abs=1e-5)
     assert found.thresholds == {"no_answer": 1.5}
     assert found.interval is not None and found.interval[0] <= 1 / 3 <= found.interval[1]
 

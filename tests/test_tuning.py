@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,17 @@ from bertie.checkpoint.state import find_checkpoint
 from bertie.evaluate import open_task
 from bertie.finetune import plan_runs
 from bertie.tasks.classify import Classify
+from bertie.tasks.span import Span
+from bertie.tasks.steps import predict
+from bertie.text.tokenizer import Tokenizer
 from bertie.train.loop import Trainer
 from bertie.tuning import in_steps
 from tests.train.runs import Died
 from tests.tuned import (
     EACH_EPOCH,
     FAST,
+    NAMES,
+    PLACES,
     TASKS,
     check_same_tuning,
     make_model,
@@ -38,6 +44,7 @@ from tests.tuned import (
     weights,
     write_classes,
     write_csv,
+    write_questions,
     write_task,
 )
 
@@ -285,10 +292,53 @@ def test_budgets_in_epochs_become_steps() -> None:
     assert in_steps("5 minutes", 7).unit == "minutes"
 
 
+def test_seeds_differ_in_order_output_layer_and_dropout(
+    model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, launch = [], Trainer.launch
+
+    def note(self: Trainer, step: Any) -> None:
+        weight = self.model.sequence.classifier.weight.detach().clone()
+        begun.append((step.micro_batches[0].ids, weight, torch.tensor(self._seed_of(step.number))))
+        launch(self, step)
+
+    monkeypatch.setattr(Trainer, "launch", note)
+    sets = ("train.budget=1 step", "tune.seeds=2")
+    tune("classify", *sets, model=model, train=data, dev=data, out=tmp_path / "out")
+    for one, two in zip(*begun, strict=True):
+        assert not torch.equal(one, two)
+
+
 def test_runs_have_names_of_their_own() -> None:
     names = [spec.name for spec in plan_runs(recipe("tag", "tune.grid=paper", "tune.seeds=2"))]
     assert len(set(names)) == 36
     assert names[0] == "peak-5e-05-batch-16-2-epochs-seed-0"
+
+
+@pytest.mark.parametrize("kind", ["labels", "answers"])
+def test_the_model_has_the_thresholds_that_suit_dev_best(
+    kind: str, model: Path, tmp_path: Path
+) -> None:
+    if kind == "labels":
+        rows = [(f"{name} in {place}", f"{name},{place}") for name in NAMES for place in PLACES]
+        data = write_csv(tmp_path / "a.csv", ("text", "labels"), rows)
+        sets = ("task.kind=multi-label", "train.budget=6 epochs")
+    else:
+        data = write_questions(tmp_path / "a.json", unanswerable=True)
+        sets = ("train.budget=6 epochs",)
+    task_name = "classify" if kind == "labels" else "span"
+    made = tune(task_name, *sets, model=model, train=data, dev=data, out=tmp_path / "out")
+    task = open_task(made.model)
+    assert isinstance(task, Classify | Span)
+    examples = task.read(data).examples
+    instances = task.encode(examples, Tokenizer.load(made.model))
+    outputs = predict(open_model(made.model).model, instances)
+    plain = (
+        replace(task, thresholds={}) if isinstance(task, Classify) else replace(task, threshold=0)
+    )
+    assert plain.tune(examples, instances, outputs) == task != plain
+    found = task.score(examples, task.decode(examples, instances, outputs))
+    assert found == made.results.best().scores
 
 
 # --- odd sizes ---

@@ -91,7 +91,18 @@ def test_no_threshold_is_better_than_the_fitted_one() -> None:
 def test_thresholds_lie_half_way_and_near_the_middle() -> None:
     gold = np.array([[1, 0, 1], [1, 0, 1], [0, 0, 1]], bool)
     values = np.array([[0.9, 0.1, 0.7], [0.6, 0.2, 0.8], [0.2, 0.9, 0.3]])
-    np.testing.assert_allclose(fit_thresholds(gold, values), [0.4, 0.5, 0.3])
+    np.testing.assert_allclose(fit_thresholds(gold, values), [0.4, 0.5, 0.15])
+
+
+def test_rounding_takes_no_label_away() -> None:
+    """Of a label that all examples have, too: none of them lies on the threshold."""
+    chance = RNG(5)
+    for _ in range(200):
+        gold = chance.random((int(chance.integers(1, 20)), 3)) < [0.3, 0.9, 1.0]
+        values = chance.uniform(0.01, 1, gold.shape)
+        thresholds = fit_thresholds(gold, values)
+        assert np.abs(values - thresholds).min() > 1e-9
+        assert thresholds[2] == pytest.approx(values[:, 2].min() / 2)
 
 
 def plain_calibration_error(values: np.ndarray, gold: np.ndarray, num_bins: int) -> float:

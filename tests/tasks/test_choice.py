@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,17 @@ def test_a_long_context_becomes_windows_that_share_the_weight() -> None:
     (found,) = task.decode([one], instances, outputs)
     assert found.label == 0  # 1.5 against 1
     assert found.scores.tolist() == pytest.approx([0.6225, 0.3775], abs=1e-4)
+
+
+def test_windows_of_fewer_come_again_and_keep_in_step() -> None:
+    """An option that leaves more room needs fewer windows: each of them comes about as often."""
+    task = Choice(max_length=24, stride=3)
+    found = example("a b c d e f g h i j k l m n o p " * 3, ["a", "b " * 4, "c " * 9], 1)
+    instances = task.encode([found], TOKENIZER)
+    inputs = [instances.input(number).ids.tolist() for number in instances.inputs_of(0)]
+    times = [[len(list(same)) for _, same in groupby(inputs[option::3])] for option in range(3)]
+    assert len(times[0]) < len(times[2]) == len(instances)
+    assert all(max(own) - min(own) <= 1 for own in times)
 
 
 def test_what_fits_is_one_window() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,14 @@ def test_gold_numbers_and_sets_come_back(
             assert [p.label for p in found] == gold
 
 
+def test_a_number_stays_within_its_limits() -> None:
+    task = Classify(kind="regression", max_length=16, limits=(0.0, 5.0), center=3.0, spread=2.0)
+    examples = [example("a"), example("b"), example("the " * 40)]
+    instances = task.encode(examples, TOKENIZER)
+    outputs = [np.array([value]) for value in (-9.0, 0.5, *[9.0] * len(instances.inputs_of(2)))]
+    assert [one.label for one in task.decode(examples, instances, outputs)] == [0, 4, 5]
+
+
 def test_a_text_that_fits_has_one_window_and_long_ones_lose_nothing() -> None:
     words = [f"{letter}{digit}" for letter in "abcde" for digit in range(10)]
     for first, second in (
@@ -100,6 +109,19 @@ def test_a_text_that_fits_has_one_window_and_long_ones_lose_nothing() -> None:
         assert set(whole.ids.tolist()) <= set(instances.ids.tolist())
         seen = [TOKENIZER.decode(part) for part in np.split(instances.ids, instances.bounds[1:-1])]
         assert all(word in " ".join(seen) for word in (*first, *(second or ())))
+
+
+def test_windows_of_two_long_texts_go_side_by_side() -> None:
+    """The fewer windows of the shorter one are spread over those of the longer one."""
+    words = [f"{letter}{digit}" for letter in "abcde" for digit in range(10)]
+    task = Classify(kind="classes", labels=("0", "1"), max_length=23, stride=5)
+    instances = task.encode([example(" ".join(words), " ".join(words[:17]), "1")], TOKENIZER)
+    inputs = [instances.input(number) for number in instances.inputs_of(0)]
+    sides = [[one.ids[: one.second].tolist() for one in inputs]]
+    sides.append([one.ids[one.second :].tolist() for one in inputs])
+    times = [[len(list(same)) for _, same in groupby(side)] for side in sides]
+    assert len(times[0]) == len(inputs) > len(times[1]) > 2
+    assert max(times[1]) - min(times[1]) <= 1
 
 
 def test_cutting_off_is_asked_for_and_counted() -> None:

@@ -62,6 +62,26 @@ def test_a_gold_answer_of_whole_pieces_comes_back(
     assert SMALL.score([example], [prediction])["exact"] == 1
 
 
+@given(context=TEXTS, data=st.data())
+@settings(max_examples=60)
+def test_a_window_points_at_the_answer_if_it_holds_all_of_it(
+    context: str, data: st.DataObject
+) -> None:
+    pieces = TOKENIZER.split(context)
+    if not len(pieces.ids):
+        return
+    first = data.draw(st.integers(0, len(pieces.ids) - 1))
+    last = data.draw(st.integers(first, min(first + 5, len(pieces.ids) - 1)))
+    start, end = int(pieces.starts[first]), int(pieces.ends[last])
+    instances = SMALL.encode([question(context, (context[start:end], start))], TOKENIZER)
+    for number, label in enumerate(instances.labels):
+        places = instances.places_of(number)
+        if start in places[:, 0] and end in places[:, 1]:
+            assert (places[label[0], 0], places[label[1], 1]) == (start, end)
+        else:
+            assert label.tolist() == [0, 0]
+
+
 @given(context=TEXTS)
 @settings(max_examples=30)
 def test_the_windows_hold_the_whole_text(context: str) -> None:
@@ -111,6 +131,34 @@ def test_the_best_over_windows_wins_and_is_short_enough() -> None:
     (none,) = task.decode([example], instances, outputs)
     assert (none.text, none.no_answer) == ("", 2.0)
     assert none.candidates[0].text == "k l" and len(none.candidates) == 20
+
+
+def test_an_answer_in_two_windows_is_worth_its_better_score() -> None:
+    context = "a b c d e f g h k l m n o p r s t u v w"
+    example = question(context)
+    instances = SMALL.encode([example], TOKENIZER)
+    outputs = [np.zeros((n, 2), np.float32) for n in np.diff(instances.bounds)]
+    holding = [
+        (number, int(row))
+        for number in range(len(instances))
+        for row in np.flatnonzero(instances.places_of(number)[:, 0] == context.index("k"))
+    ]
+    assert len(holding) > 1
+    for scores in ((3, 2), (2, 3)):
+        for (number, row), score in zip(holding, scores, strict=False):
+            outputs[number][row] = score
+        (found,) = SMALL.decode([example], instances, outputs)
+        assert (found.text, found.candidates[0].score) == ("k", 6)
+
+
+def test_chinese_answers_may_be_longer() -> None:
+    """Their pieces are characters."""
+    for context, language, most in (("the cat", "english", 30), ("中国人大学", "chinese", 80)):
+        data = Dataset(path=Path("x"), format="", examples=[question(context)])
+        task = Span().settle(data)
+        assert (task.language, task.max_answer) == (language, most)
+        assert ("average" in task.metrics) == (language == "chinese")
+        assert Span(max_answer=9).settle(data).max_answer == 9
 
 
 def test_the_threshold_is_fitted() -> None:

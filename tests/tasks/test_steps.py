@@ -114,19 +114,6 @@ def test_evaluation_sees_each_once_and_batches_move_no_logit(
         assert one.shape == (2,) and np.abs(one - two).max() < 1e-5
 
 
-def test_more_ranks_than_examples_is_one_rank() -> None:
-    instances, model = encode([3, 30, 4]), tiny_model("sequence")
-    gradients = []
-    for world_size in (1, 4):
-        model.zero_grad()
-        for rank in range(world_size):
-            step = TaskLoader(instances, batch_size=3, rank=rank, world_size=world_size).step(1)
-            for batch in step.micro_batches:
-                (TASK.objective(model, batch)["task"].total / step.num_targets["task"]).backward()
-        gradients.append(model.sequence.classifier.weight.grad.clone())
-    torch.testing.assert_close(*gradients)
-
-
 def test_settings_that_cannot_be_are_refused() -> None:
     with pytest.raises(UserError, match="batch_size"):
         TaskLoader(encode([3]), batch_size=0)

@@ -71,6 +71,23 @@ def test_gold_tags_come_back(
             assert example.text[entity.start : entity.end] == entity.text
 
 
+@pytest.mark.parametrize(
+    ("scheme", "learned"),
+    [
+        ("IOB2", "B-PER I-PER I-PER O B-LOC"),
+        ("BIOES", "B-PER I-PER E-PER O S-LOC"),
+        ("BMES", "B-PER M-PER E-PER O S-LOC"),
+        ("BILOU", "B-PER I-PER L-PER O U-LOC"),
+    ],
+)
+def test_the_model_learns_the_letters_of_its_own_scheme(scheme: str, learned: str) -> None:
+    found = sentence(["a", "b", "the", "q", "c"], ["B-PER", "I-PER", "I-PER", "O", "B-LOC"])
+    data = Dataset(path=Path("x"), format="", examples=[found])
+    task = Tag(model_scheme=scheme).settle(data)  # type: ignore[arg-type]
+    labels = task.encode([found], TOKENIZER).labels
+    assert [task.labels[n] for n in labels if n != IGNORED] == learned.split()
+
+
 @given(rows=st.lists(st.sampled_from(LABELS), min_size=1, max_size=9))
 def test_any_prediction_makes_valid_spans(rows: list[str]) -> None:
     task = Tag(kind="spans", labels=LABELS)

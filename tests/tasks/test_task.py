@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from bertie.checkpoint.card import TaskCard, read_card, write_card
 from bertie.config import build
@@ -16,7 +17,7 @@ from bertie.tasks.classify import Classify, TextExample
 from bertie.tasks.questions import Answer, SpanExample
 from bertie.tasks.sentences import make_example
 from bertie.tasks.span import Span
-from bertie.tasks.steps import predict
+from bertie.tasks.steps import TaskLoader, predict
 from bertie.tasks.tag import Tag
 from bertie.tasks.task import Dataset, check_given
 from tests.tasks.toys import TOKENIZER, tiny_model
@@ -96,6 +97,50 @@ def test_without_labels_there_are_predictions(task: KnownTask, examples: list[ob
     instances = task.encode(examples, TOKENIZER)  # type: ignore[arg-type]
     outputs = predict(tiny_model(task.head, task.num_labels), instances)
     assert len(task.decode(examples, instances, outputs)) == len(examples)  # type: ignore[arg-type]
+
+
+def label(task: KnownTask, example: Any, number: int) -> Any:
+    """The same example with a label; a tagger's sentences make a document of three."""
+    if isinstance(task, Tag):
+        tags = tuple(("O", "B-X", "I-X")[n % 3] for n in range(len(example.words)))
+        return replace(example, tags=tags, document=number // 3)
+    if isinstance(task, Span):
+        return example if number % 3 else replace(example, answers=())
+    return replace(example, label=("x",) if isinstance(task, Classify) else number % 2)
+
+
+@pytest.mark.parametrize(("task", "examples"), SETTLED, ids=IDS)
+def test_a_step_has_one_gradient_however_it_is_divided(
+    task: KnownTask, examples: list[object]
+) -> None:
+    """Between micro-batches and ranks, of which some have nothing to do."""
+    if isinstance(task, Tag):
+        task = replace(task, context="document")
+    labelled = [label(task, example, number) for number, example in enumerate(examples)]
+    instances = task.encode(labelled[:8], TOKENIZER)
+    model = tiny_model(task.head, task.num_labels).double()
+    found = []
+    for world_size, micro_tokens in ((1, 10**6), (1, 1), (2, 90), (5, 40)):
+        model.zero_grad()
+        total = num_right = 0.0
+        for rank in range(world_size):
+            loader = TaskLoader(
+                instances,
+                batch_size=3,
+                micro_tokens=micro_tokens,
+                rank=rank,
+                world_size=world_size,
+            )
+            step = loader.step(loader.steps_per_epoch - 1)
+            for batch in step.micro_batches:
+                term = task.objective(model, batch)["task"]
+                (term.total / step.num_targets["task"]).backward()
+                total += float(term.total.detach())
+                num_right += float(term.num_right)
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        found.append([torch.tensor([total, num_right]), *gradients])
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=1e-5, atol=1e-5)
 
 
 def test_the_table_names_all_tasks() -> None:

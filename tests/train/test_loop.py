@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -20,6 +21,7 @@ from bertie.held_out import HeldOut
 from bertie.train import loop
 from bertie.train.loop import FIRST_SCALE, Stopped, Trainer
 from bertie.train.optim import OptimConfig, rate
+from tests.data.stores import TOKENIZER, write_store
 from tests.train.runs import (
     STILL,
     break_norms,
@@ -213,6 +215,17 @@ def test_a_step_that_is_not_finite_is_skipped_and_counted(
     moved = [not torch.equal(before[n], before[n + 1]) for n in range(11)]
     assert [n for n in range(1, 11) if not moved[n]] == [3, 4, 5, 6, 8]
     assert "norm" not in metrics(tmp_path)[3] and "mlm_loss" not in metrics(tmp_path)[3]
+
+
+def test_a_step_without_targets_is_no_failure(tmp_path: Path) -> None:
+    """Of a text of [UNK] alone no token is predicted, and one sentence has no second of a pair."""
+    ids = np.full(90, 20)
+    ids[30:60] = TOKENIZER.id("[UNK]")
+    store = write_store(tmp_path / "store", [[6]] * 15, ids=ids)
+    sets = ("objective=mlm+sop", "data.instances.kind=sop", "data.loader.batch_size=1")
+    made = run(store, tmp_path / "run", recipe(*sets, "data.loader.micro_tokens=32"))
+    norms = [line["norm"] for line in metrics(tmp_path / "run")]
+    assert made.counters.skipped == 0 and 0 in norms and max(norms) > 0
 
 
 def test_five_in_a_row_end_the_run_with_the_batch_saved(

@@ -122,8 +122,9 @@ def multi_label_scores(gold: ArrayLike, predicted: ArrayLike) -> dict[str, float
 def fit_thresholds(gold: ArrayLike, probabilities: ArrayLike) -> NDArray[np.float64]:
     """(C,) per label the threshold of the best F1; a label is given where its value is >= it.
 
-    Thresholds lie half-way between neighbouring values; of equally good ones the nearest to 0.5 is
-    taken, and 0.5 for a label that never occurs.
+    Thresholds lie half-way between neighbouring values, or the lowest and 0, as one of the values
+    would be decided by rounding; of equally good ones the nearest to 0.5 is taken, and 0.5 for a
+    label that never occurs.
     """
     true, values = same_length(gold, probabilities)
     columns = zip(true.astype(bool).T, values.astype(np.float64).T, strict=True)
@@ -137,10 +138,10 @@ def fit_threshold(is_gold: NDArray[np.bool_], values: NDArray[np.float64]) -> fl
     ranked = values[order]
     num_right = np.cumsum(is_gold[order])
     scores = 2 * num_right / (np.arange(1, len(ranked) + 1) + is_gold.sum())
-    below = np.append(ranked[1:], ranked[-1])  # the next value, which must not be taken along
+    below = np.append(ranked[1:], 0.0)  # the next value, which must not be taken along
     scores[:-1][ranked[:-1] == below[:-1]] = -1  # equal values cannot be told apart
     middles = np.maximum((ranked + below) / 2, np.nextafter(below, np.inf))
-    middles[-1] = ranked[-1]
+    middles = np.minimum(middles, ranked)  # the lowest may be 0 itself
     best = np.flatnonzero(scores == scores.max())
     return float(middles[best[np.abs(middles[best] - 0.5).argmin()]])
 

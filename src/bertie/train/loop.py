@@ -403,7 +403,9 @@ class Trainer(Generic[M]):
             with syncing(self.spread, number == len(step.micro_batches)):
                 with torch.autocast(device.type, dtype, enabled=dtype is not None):
                     terms = self.objective(self.spread, batch.to(device))
-                parts = [term.total / step.num_targets[name] for name, term in terms.items()]
+                # A step may lack targets of a kind: of an [UNK] nothing is predicted.
+                counts = {name: step.num_targets[name] or 1 for name in terms}
+                parts = [term.total / counts[name] for name, term in terms.items()]
                 (scale * torch.stack(parts).sum()).backward()
             add_up(terms, sums)
             del terms, parts  # or the next micro-batch could not be recorded
