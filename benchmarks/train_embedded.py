@@ -250,6 +250,9 @@ def main() -> None:
             raise SystemExit(train_all(options))
     except UserError as error:
         raise SystemExit(f"train_embedded.py: {error}") from None
+    except KeyboardInterrupt:  # while a store was made, which SIGTERM ends like this, too
+        print("stopped; the same command goes on from there", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":  # processes are spawned, which read this file again

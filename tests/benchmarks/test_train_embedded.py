@@ -2,10 +2,13 @@
 
 import importlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -136,6 +139,31 @@ def test_a_training_that_was_stopped_leaves_parts_and_goes_on(
     assert open_model(tmp_path / "early" / "model").model.config.num_layers == 1
     assert run(train_embedded, *words_of(corpus, tmp_path / "stopped")) == 0
     check_same_weights(tmp_path / "whole" / "work" / "run", tmp_path / "stopped" / "work" / "run")
+
+
+def test_a_store_that_was_stopped_is_gone_on_with(
+    train_embedded: ModuleType,
+    corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepare = train_embedded.prepare
+
+    def stop_here(what: str, done: int, total: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def prepare_and_stop(*given: Any, **more: Any) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            prepare(*given, **more, on_progress=stop_here)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_embedded, "prepare", prepare_and_stop)
+        assert run(train_embedded, *words_of(corpus, tmp_path)) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert not (tmp_path / "parts").exists()
+    assert run(train_embedded, *words_of(corpus, tmp_path)) == 0
 
 
 def test_parts_that_are_missing_or_of_several_runs_are_refused(
