@@ -152,8 +152,9 @@ def bundle(work: Path, run: str, out: Path, part_bytes: int) -> None:
         whole = Path(folder) / WHOLE
         with tarfile.open(whole, "w") as tar:
             tar.add(Path(folder) / "model", "model")
-            for name in ("run.json", "metrics.jsonl"):
-                tar.add(work / run / name, f"run/{name}")
+            for path in (work / run / "run.json", work / run / "metrics.jsonl"):
+                if path.exists():  # stopped within the first steps it has no line yet
+                    tar.add(path, f"run/{path.name}")
             tar.add(work / "store" / "manifest.json", "store/manifest.json")
         split(whole, out, part_bytes)
     print(f"{out}: step {checkpoint.counters.step:,}", flush=True)
