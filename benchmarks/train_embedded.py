@@ -153,8 +153,9 @@ def bundle(work: Path, run: str, out: Path, part_bytes: int) -> None:
         whole = Path(folder) / WHOLE
         with tarfile.open(whole, "w") as tar:
             tar.add(Path(folder) / "model", "model")
-            for name in ("run.json", "metrics.jsonl"):
-                tar.add(work / run / name, f"run/{name}")
+            for path in (work / run / "run.json", work / run / "metrics.jsonl"):
+                if path.exists():  # stopped within the first steps it has no line yet
+                    tar.add(path, f"run/{path.name}")
             tar.add(work / "store" / "manifest.json", "store/manifest.json")
         split(whole, out, part_bytes)
     print(f"{out}: step {checkpoint.counters.step:,}", flush=True)
@@ -246,6 +247,9 @@ def main() -> None:
             raise SystemExit(train_all(options))
     except UserError as error:
         raise SystemExit(f"train_embedded.py: {error}") from None
+    except KeyboardInterrupt:  # while a store was made, which SIGTERM ends like this, too
+        print("stopped; the same command goes on from there", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":  # processes are spawned, which read this file again

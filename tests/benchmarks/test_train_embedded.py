@@ -2,10 +2,13 @@
 
 import importlib
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -118,24 +121,63 @@ def test_other_settings_than_those_of_what_is_there_are_refused(
     assert run(train_embedded, *words_of(corpus, tmp_path, "train.log_every=3")) == 0
 
 
-def test_a_training_that_was_stopped_leaves_parts_and_goes_on(
-    train_embedded: ModuleType, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert run(train_embedded, *words_of(corpus, tmp_path / "whole")) == 0
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     settle = Trainer.settle
 
     def settle_and_stop(self: Trainer, lag: int = 0) -> int:  # type: ignore[type-arg]
         settle(self, lag)
-        return 15 if self.counters.step == 4 else 0
+        return 15 if self.counters.step == step else 0
 
+    monkeypatch.setattr(Trainer, "settle", settle_and_stop)
+
+
+def test_one_that_was_stopped_before_its_first_line_leaves_parts_too(
+    train_embedded: ModuleType, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop_at(1, monkeypatch)
+    assert run(train_embedded, *words_of(corpus, tmp_path, "train.log_every=5")) == 128 + 15
+    assert not (tmp_path / "work" / "run" / "metrics.jsonl").exists()
+    assert run(train_embedded, "--join", tmp_path / "parts", "--out", tmp_path / "early") == 0
+    assert (tmp_path / "early" / "run" / "run.json").is_file()
+
+
+def test_a_training_that_was_stopped_leaves_parts_and_goes_on(
+    train_embedded: ModuleType, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(train_embedded, *words_of(corpus, tmp_path / "whole")) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "settle", settle_and_stop)
+        stop_at(4, patch)
         assert run(train_embedded, *words_of(corpus, tmp_path / "stopped")) == 128 + 15
     parts = tmp_path / "stopped" / "parts"
     assert run(train_embedded, "--join", parts, "--out", tmp_path / "early") == 0
     assert open_model(tmp_path / "early" / "model").model.config.num_layers == 1
     assert run(train_embedded, *words_of(corpus, tmp_path / "stopped")) == 0
     check_same_weights(tmp_path / "whole" / "work" / "run", tmp_path / "stopped" / "work" / "run")
+
+
+def test_a_store_that_was_stopped_is_gone_on_with(
+    train_embedded: ModuleType,
+    corpus: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepare = train_embedded.prepare
+
+    def stop_here(what: str, done: int, total: int) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def prepare_and_stop(*given: Any, **more: Any) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            prepare(*given, **more, on_progress=stop_here)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_embedded, "prepare", prepare_and_stop)
+        assert run(train_embedded, *words_of(corpus, tmp_path)) == 130
+    assert "the same command goes on" in capsys.readouterr().err
+    assert not (tmp_path / "parts").exists()
+    assert run(train_embedded, *words_of(corpus, tmp_path)) == 0
 
 
 def test_parts_that_are_missing_or_of_several_runs_are_refused(

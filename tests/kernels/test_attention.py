@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from bertie.kernels import attention
 from bertie.kernels.attention import (
     Inquiry,
     ask_all,
@@ -76,6 +77,15 @@ def test_to_the_left_every_length_is_the_twins(lengths, dropout, dtype, device):
 def test_every_head_size_is_the_twins(size, device):
     for lengths in ([30, 128], [140]):
         compare(lengths, 1, size, 0.1, torch.float16, device)
+
+
+@pytest.mark.parametrize("is_left", [False, True])
+@pytest.mark.parametrize("size", [16, 64])
+def test_blocks_for_little_shared_memory_find_the_same(size, is_left, device, monkeypatch):
+    monkeypatch.setattr(attention, "find_room", lambda device: 99 * 1024)
+    assert attention.find_block(device) == 64
+    for lengths in ([30, 64], [65, 3], [140]):
+        compare(lengths, 1, size, 0.1, torch.float16, device, is_left)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from bertie.kernels import gelu
 from bertie.kernels.float8 import ROW_SCALE, find_scale, quantise_plain, quantise_slope_plain
 from bertie.kernels.gelu import bias_gelu_backward, bias_gelu_forward
 from tests.kernels.closeness import EIGHT_BITS, check_close, error_of
@@ -40,6 +41,17 @@ def test_eight_bits_are_beside_what_is_stored(is_tanh, dtype, device):
     check_close([d_x.half, d_bias, again], [wanted.half, wanted_bias, active], dtype)
     twin = quantise_slope_plain(d_x.half, scale)
     assert error_of(d_x.eight.float(), twin.float()) < EIGHT_BITS[dtype]
+
+
+def test_more_blocks_than_an_axis_of_a_grid_holds(device, monkeypatch):
+    assert gelu.MOST_BLOCKS < 2**16  # as GPUs have it, but for the first axis
+    x = torch.randn(7 * gelu.LAUNCH.rows - 3, 32, device=device)
+    bias = torch.randn(32, device=device)
+    wanted = bias_gelu_forward(x, bias, False)
+    for most in (1, 3):
+        monkeypatch.setattr(gelu, "MOST_BLOCKS", most)
+        assert torch.equal(bias_gelu_forward(x, bias, False), wanted)
+    assert bias_gelu_forward(x[:0], bias, False).shape == (0, 32)
 
 
 def test_extremes_stay_finite(device):

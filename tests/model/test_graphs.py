@@ -161,6 +161,30 @@ def test_how_many_tokens_are_played_is_a_choice(no_gpu):
         assert len(model.graphs.recorded) == count
 
 
+def play_once(model):
+    flat, longest = make_flat([60, 5])
+    return model(*flat, longest)[0]
+
+
+def test_a_pass_takes_the_memory_of_its_graphs_while_it_can_be_walked_back(no_gpu):
+    """One that never will be is waited for no longer than it lives."""
+    model = Bert(CONFIG, ("span",)).train()
+    model.record()
+    ask(model, [60, 5])
+    first = play_once(model)
+    assert model.graphs.is_waiting and len(model.graphs.recorded) == 1
+    wanted = play_once(model)  # made anew: not played over the first
+    torch.testing.assert_close(wanted, first)
+    del first, wanted
+    assert not model.graphs.is_waiting
+    last = play_once(model)
+    assert model.graphs.is_waiting
+    last.sum().backward(retain_graph=True)
+    assert not model.graphs.is_waiting
+    with pytest.raises(AssertionError, match="used up"):
+        last.sum().backward()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS")  # torch's, of its first product
 @pytest.mark.parametrize(

@@ -1,8 +1,11 @@
 """Muon against torch's own, its polynomial against singular values."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bertie.errors import UserError
 from bertie.model.bert import Bert
@@ -105,6 +108,73 @@ def test_steps_do_not_depend_on_how_many_matrices_go_together(
         weights.append([p.detach().clone() for p in model.parameters()])
     for one, other in zip(*weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+def step_alone(
+    weight: torch.Tensor, gradients: list[torch.Tensor], num_parts: int, config: OptimConfig
+) -> torch.Tensor:
+    """What becomes of one matrix, step by step and part by part."""
+    mean = torch.zeros_like(weight)
+    for gradient in gradients:
+        mean = config.beta1 * mean + (1 - config.beta1) * gradient
+        ahead = config.beta1 * mean + (1 - config.beta1) * gradient
+        parts = [orthogonalise(part[None])[0] for part in ahead.chunk(num_parts)]
+        length = 1e-2 * max(parts[0].shape) ** 0.5
+        weight = weight * (1 - 1e-2 * config.decay) - length * torch.cat(parts)
+    return weight
+
+
+def test_together_they_step_as_each_alone() -> None:
+    """In steps that are none, whose gradients are no numbers, nothing of them changes."""
+    config = OptimConfig(name="muon", decay=0.3)
+    model = make_bert().double()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    optimizer = BertOptimizer(model, config)
+    bad = [1, 3]
+    for step in range(5):
+        for number, parameter in enumerate(model.parameters()):
+            parameter.grad = make(*parameter.shape, seed=100 * step + number)
+            if step in bad:
+                parameter.grad *= float("nan")
+        held = {n: t.clone() for n, t in optimizer.tensors(model).items()}
+        held |= {n: p.detach().clone() for n, p in model.named_parameters()}
+        optimizer.step(1e-2, torch.tensor(float("nan") if step in bad else 1.0))
+        if step in bad:
+            optimizer.forget_step()
+            now = optimizer.tensors(model) | dict(model.named_parameters())
+            assert all(torch.equal(now[name], tensor) for name, tensor in held.items())
+    for number, (name, parameter) in enumerate(model.named_parameters()):
+        if num_parts := count_parts(name):
+            shape = parameter.shape
+            gradients = [make(*shape, seed=100 * s + number) for s in range(5) if s not in bad]
+            wanted = step_alone(before[name], gradients, num_parts, config)
+            torch.testing.assert_close(parameter.detach(), wanted, rtol=1e-10, atol=1e-10)
+
+
+class Counted(TorchDispatchMode):
+    """How many operations torch is asked for."""
+
+    number = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += 1
+        return op(*args, **(kwargs or {}))
+
+
+def test_more_layers_are_no_more_operations() -> None:
+    """A GPU is asked for each, which takes longer than a small one."""
+    numbers = []
+    for num_layers in (1, 12):
+        layers = {f"layers.{n}": nn.Parameter(make(8, 6).float()) for n in range(num_layers)}
+        optimizer = Muon([{"params": list(layers.values()), "num_parts": 1}], momentum=0.9)
+        for _ in range(2):  # the first makes the momentum
+            for parameter in layers.values():
+                parameter.grad = make(8, 6, seed=1).float()
+            optimizer.is_bad = torch.tensor(False)
+            with Counted() as counted:
+                optimizer.step()
+        numbers.append(counted.number)
+    assert numbers[0] == numbers[1]
 
 
 def test_what_is_frozen_or_has_no_gradient_stays() -> None:

@@ -4,6 +4,10 @@ Scores are never stored. The backward pass makes them again from the queries and
 dropout mask from its hash. Up to BLOCK tokens, one program does all of a head of a sequence; longer
 ones go block by block, once for the queries and once for the keys and values. So do sequences of
 which only some rows ask: their queries lie apart, in the order of the sequences.
+
+Launches are measured for an H200, whose products read shared memory. Older and smaller GPUs have
+less of it, and what a product reads lies in registers, which do not hold as much: there all blocks
+are of half the size (`find_block`), chosen by what the compiler says alone.
 """
 
 # T tokens of all sequences in a row   N sequences   H heads   K head size   R rows that ask
@@ -22,16 +26,21 @@ from bertie.kernels.attention_gradients import (
 )
 from bertie.kernels.attention_programs import attend_forward
 from bertie.kernels.chance import chance_of, find_kept_pairs_plain, mix_plain
-from bertie.kernels.launch import TileLaunch
+from bertie.kernels.launch import LARGE_ROOM, TileLaunch, find_room
 from bertie.kernels.sums import add_rows
 
 BLOCK = 128
 LOG2_E = 1.4426950408889634
 
 
-def block_of(longest: int) -> int:
+def find_block(device: torch.device) -> int:
+    """How many queries a program takes there, at most."""
+    return BLOCK if find_room(device) >= LARGE_ROOM else BLOCK // 2
+
+
+def block_of(longest: int, most: int = BLOCK) -> int:
     """How many queries a program takes."""
-    return min(BLOCK, max(16, int(triton.next_power_of_2(longest))))
+    return min(most, max(16, int(triton.next_power_of_2(longest))))
 
 
 def most_registers(queries: int, size: int) -> int | None:
@@ -39,8 +48,10 @@ def most_registers(queries: int, size: int) -> int | None:
     return 128 if queries >= 64 and size == 64 else None
 
 
-def forward_launch(longest: int, size: int) -> TileLaunch:
-    queries = block_of(longest)
+def forward_launch(longest: int, size: int, most: int = BLOCK) -> TileLaunch:
+    queries = block_of(longest, most)
+    if most < BLOCK:
+        return TileLaunch(queries, keys=queries, num_warps=4, num_stages=2)
     return TileLaunch(
         queries,
         keys=min(64, queries),
@@ -50,20 +61,24 @@ def forward_launch(longest: int, size: int) -> TileLaunch:
     )
 
 
-def backward_launch(longest: int, size: int) -> TileLaunch:
-    """Of sequences of at most BLOCK tokens, whose queries one program takes."""
-    return forward_launch(longest, size)._replace(num_stages=2)
+def backward_launch(longest: int, size: int, most: int = BLOCK) -> TileLaunch:
+    """Of sequences of at most `most` tokens, whose queries one program takes."""
+    return forward_launch(longest, size, most)._replace(num_stages=2)
 
 
-def queries_launch(size: int) -> TileLaunch:
+def queries_launch(size: int, most: int = BLOCK) -> TileLaunch:
+    if most < BLOCK:
+        return TileLaunch(most, keys=most // 2, num_warps=4, num_stages=2)
     return forward_launch(BLOCK, size)
 
 
-def keys_launch(size: int, dropout: float) -> TileLaunch:
+def keys_launch(size: int, dropout: float, most: int = BLOCK) -> TileLaunch:
     """With 168 registers three programs share a multiprocessor.
 
     Without dropout and with two stages, ptxas would wait for each product by itself (C7512).
     """
+    if most < BLOCK:
+        return TileLaunch(most, keys=most, num_warps=8, num_stages=2)
     max_registers = 168 if size == 64 else None
     num_stages = 2 if dropout else 3
     return TileLaunch(64, keys=64, num_warps=4, num_stages=num_stages, max_registers=max_registers)
@@ -134,8 +149,8 @@ def attend_kernel_forward(
     q = asked.q
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     log_sums = torch.empty(q.shape[1], len(q), dtype=torch.float32, device=q.device)
-    own = asking_launch(asked.longest)
-    launch = launch or (own if asked.is_apart else forward_launch(asked.longest, q.shape[-1]))
+    most, own = find_block(q.device), asking_launch(asked.longest)
+    launch = launch or (own if asked.is_apart else forward_launch(asked.longest, q.shape[-1], most))
     attend_forward[(asked.num_programs, asked.num_blocks(launch))](
         q,
         asked.kv,
@@ -169,11 +184,11 @@ def attend_kernel_backward(
 ) -> Tensor:  # (T, H, K), (T, 3, H, K), ... -> (T, 3, H, K)
     """Gradients of the queries, keys and values.
 
-    Sequences of more than BLOCK tokens need two kernels; the second has a launch of its own.
+    Sequences of more than a block need two kernels; the second has a launch of its own.
     """
     num_tokens, _, heads, size = qkv.shape
-    d_qkv = torch.empty_like(qkv)
-    if longest > BLOCK:
+    d_qkv, most = torch.empty_like(qkv), find_block(qkv.device)
+    if longest > most:
         walk_back_apart(
             gradient,
             ask_all(qkv, bounds, longest, is_left=is_left),
@@ -182,8 +197,8 @@ def attend_kernel_backward(
             log_sums,
             dropout,
             slopes=(d_qkv[:, 0], d_qkv[:, 1:]),
-            launch=launch or queries_launch(size),
-            key_launch=key_launch or keys_launch(size, dropout),
+            launch=launch or queries_launch(size, most),
+            key_launch=key_launch or keys_launch(size, dropout, most),
         )
         return d_qkv
     attend_backward[((len(bounds) - 1) * heads,)](
@@ -200,7 +215,7 @@ def attend_kernel_backward(
         SIZE=size,
         IS_LEFT=is_left,
         **chance_of(dropout),
-        **settings_of(launch or backward_launch(longest, size)),
+        **settings_of(launch or backward_launch(longest, size, most)),
     )
     return d_qkv
 

@@ -21,6 +21,7 @@ from bertie.kernels.sums import add_rows
 LAUNCH = BlockLaunch(rows=16, columns=256, num_warps=4, max_programs=132 * 8)
 AHEAD8 = BlockLaunch(rows=8, columns=256, num_warps=4, max_programs=132 * 8)
 BACK8 = BlockLaunch(rows=8, columns=256, num_warps=8, max_programs=132 * 16)
+MOST_BLOCKS = 65_535  # on a grid's second axis: half a million rows with eight bits
 
 
 @triton.jit
@@ -59,7 +60,8 @@ def gelu_forward(
     IS_FLOAT8: tl.constexpr,
 ):
     columns = (tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS))[None, :]
-    rows = (tl.program_id(1) * ROWS + tl.arange(0, ROWS))[:, None]
+    block = tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)
+    rows = (block * ROWS + tl.arange(0, ROWS))[:, None]
     is_inside = (rows < num_rows) & (columns < SIZE)
     places = tl.max_contiguous(rows.to(tl.int64) * SIZE + columns, (1, 8))
     value = tl.load(x + places, mask=is_inside, other=0.0).to(tl.float32)
@@ -126,7 +128,9 @@ def bias_gelu_forward(
     num_rows, size = x.shape
     launch = launch or (AHEAD8 if is_float8 else LAUNCH)
     out = torch.empty_like(x, dtype=FLOAT8 if is_float8 else x.dtype)
-    gelu_forward[(triton.cdiv(size, launch.columns), triton.cdiv(num_rows, launch.rows))](
+    num_blocks = triton.cdiv(num_rows, launch.rows)
+    depth = max(1, triton.cdiv(num_blocks, MOST_BLOCKS))
+    gelu_forward[(triton.cdiv(size, launch.columns), triton.cdiv(num_blocks, depth), depth)](
         x,
         bias,
         out,

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from bertie.kernels.launch import find_room
 from bertie.kernels.products import matrix_gradient
 
 
@@ -242,11 +243,7 @@ def launch(
 
 def can_hold(inner: Tensor) -> bool:  # (4H, H)
     """Whether a program's shared memory has room for the weights: 128 KiB of H = 128."""
-    if not inner.is_cuda:
-        return True
-    properties = torch.cuda.get_device_properties(inner.device)
-    room: int = getattr(properties, "shared_memory_per_block_optin", 0)
-    return inner.nbytes + SPARE_BYTES <= room
+    return inner.nbytes + SPARE_BYTES <= find_room(inner.device)
 
 
 def shift(hidden: Tensor, bounds: Tensor, *, is_back: bool) -> Tensor:  # (T, H) -> (T, H)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Protocol
+from weakref import ReferenceType, ref
 
 import torch
 from torch import Tensor, nn
@@ -154,6 +155,12 @@ class Recorded:
         self.rows = rows.detach()
 
 
+class Turn:
+    """Of a pass that was played; it lives as long as autograd can walk that pass back."""
+
+    is_over = False
+
+
 class Play(torch.autograd.Function):
     """A recorded encoder, as autograd sees it: rows of the flat sequences, gradients of weights."""
 
@@ -168,17 +175,19 @@ class Play(torch.autograd.Function):
     ) -> Tensor:
         torch._foreach_copy_(recorded.given.parts(), given.parts())
         recorded.forward.replay()
-        graphs.is_waiting = True
+        ctx.turn = Turn()
+        graphs.turn = ref(ctx.turn)
         ctx.graphs, ctx.recorded, ctx.num_rows = graphs, recorded, num_rows
         return recorded.rows[:num_rows].clone()  # the next replay writes to the same place
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         recorded, num_rows = ctx.recorded, ctx.num_rows
+        assert not ctx.turn.is_over, "played once: what the pass has kept is used up"
         recorded.gradient[:num_rows] = gradient
         recorded.gradient[num_rows:] = 0
         recorded.backward.replay()
-        ctx.graphs.is_waiting = False
+        ctx.turn.is_over = True
         return None, None, None, None, *torch._foreach_mul(list(ctx.graphs.shared.found), 1.0)
 
 
@@ -195,13 +204,19 @@ class Graphs:
         self.parameters = tuple(p for p in parameters if p.requires_grad)
         self.recorded: dict[Shape, Recorded] = {}
         self.times_seen: Counter[Shape] = Counter()
-        self.is_waiting = False  # for the backward pass of what was played last
+        self.turn: ReferenceType[Turn] | None = None  # of what was played last
 
     @cached_property
     def shared(self) -> Shared:
         """Made when the first shape is recorded: most runs have none that is small enough."""
         found = tuple(torch.empty_like(p) for p in self.parameters)
         return Shared(torch.cuda.graph_pool_handle(), self.parameters, found)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether what was played last may still be walked back: until then its memory is taken."""
+        turn = None if self.turn is None else self.turn()
+        return turn is not None and not turn.is_over
 
     def play(
         self, encode: Encode, flat: Flat, longest: int, kept: Tensor | None

@@ -177,6 +177,14 @@ def whole(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def own_part(tensor: Tensor) -> Tensor:
+    """The part that this rank holds, as a plain tensor in the same memory."""
+    if hasattr(tensor, "to_local"):
+        part: Tensor = tensor.to_local()
+        return part
+    return tensor
+
+
 def part_like(tensor: Tensor, parameter: Tensor) -> Tensor:
     """The part of a whole tensor that belongs to this rank's part of a parameter."""
     tensor = tensor.to(parameter.device)

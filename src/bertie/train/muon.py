@@ -5,7 +5,7 @@ it so far where all gradients agree, so that its rates hold; Liu et al. 2025 (ar
 a fifth of it, which here learned more slowly (docs/log.md).
 """
 
-# B matrices of one shape   R rows   C columns   S the fewer of both
+# P parameters of one shape, B matrices   R rows   C columns   S the fewer of both
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from bertie.train.distributed import part_like, whole
+from bertie.train.distributed import own_part, part_like, whole
 
 MOMENTUM = "momentum"
 # The matrices of a layer -> how many lie in each, one below the other: queries, keys and values are
@@ -56,26 +56,33 @@ class Muon(Optimizer):
                 self._step_together(parameters, group)
 
     def _step_together(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
-        """Many small products at a time: one alone would leave a GPU idle."""
-        ahead = torch.stack([self._look_ahead(p, group["momentum"]) for p in parameters])
+        """One alone would leave a GPU idle, and asking for each would take longer than its work."""
+        ahead = self._look_ahead(parameters, group["momentum"])
         matrices = ahead.unflatten(1, (group["num_parts"], -1)).flatten(0, 1)  # (B, R, C)
         length = group["lr"] * max(matrices.shape[1:]) ** 0.5
-        steps = (length * orthogonalise(matrices)).view_as(ahead)
-        for parameter, step in zip(parameters, steps, strict=True):
-            kept = parameter * (1 - group["lr"] * group["weight_decay"])
-            self._set(parameter, kept - part_like(step, parameter))
+        steps = orthogonalise(matrices).mul_(-length).view_as(ahead)  # (P, ...)
+        kept = steps.new_full((), 1 - group["lr"] * group["weight_decay"])
+        if self.is_bad is not None:
+            steps.masked_fill_(self.is_bad, 0.0)
+            kept.masked_fill_(self.is_bad, 1.0)
+        own = list(map(own_part, parameters))
+        torch._foreach_mul_(own, kept)
+        pairs = zip(steps, parameters, strict=True)
+        torch._foreach_add_(own, [own_part(part_like(step, p)) for step, p in pairs])
 
-    def _look_ahead(self, parameter: Tensor, momentum: float) -> Tensor:
-        """Takes up the gradient; where the momentum leads from there (Nesterov), whole."""
-        gradient, state = parameter.grad, self.state[parameter]
-        assert gradient is not None
-        before = state.setdefault(MOMENTUM, torch.zeros_like(parameter))
+    def _look_ahead(self, parameters: list[Tensor], momentum: float) -> Tensor:  # -> (P, ...)
+        """Takes up the gradients; where the momentum leads from there (Nesterov), whole."""
+        for parameter in parameters:
+            if MOMENTUM not in self.state[parameter]:
+                self.state[parameter][MOMENTUM] = torch.zeros_like(parameter)
+        means = [self.state[parameter][MOMENTUM] for parameter in parameters]
+        gradient = torch.stack([p.grad for p in parameters if p.grad is not None])
+        before = torch.stack(means)
         mean = before.lerp(gradient, 1 - momentum)
-        self._set(before, mean)
-        return whole(gradient.lerp(mean, momentum))
-
-    def _set(self, old: Tensor, new: Tensor) -> None:
-        old.copy_(new if self.is_bad is None else torch.where(self.is_bad, old, new))
+        ahead = whole(gradient.lerp(mean, momentum))
+        kept = mean if self.is_bad is None else torch.where(self.is_bad, before, mean)
+        torch._foreach_copy_(list(map(own_part, means)), list(own_part(kept)))
+        return ahead
 
 
 def list_alike(parameters: Iterable[Tensor]) -> Iterator[list[Tensor]]:
@@ -104,4 +111,4 @@ def orthogonalise(matrices: Tensor) -> Tensor:  # (B, R, C) -> (B, R, C)
     for _ in range(NUM_ITERATIONS):
         square = x @ x.mT  # (B, S, S)
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
-    return (x.mT if is_tall else x).to(matrices.dtype)
+    return torch.empty_like(matrices).copy_(x.mT if is_tall else x)
