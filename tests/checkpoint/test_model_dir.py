@@ -617,6 +617,8 @@ def test_no_directory_and_no_config_are_told(tmp_path: Path) -> None:
     (tmp_path / "google" / "bert_config.json").touch()
     refuses(tmp_path / "google", r"Google's checkpoints; .* bertie import .*google --out NEW")
     refuses(tmp_path / "nowhere", r"no file .*nowhere/config.json; a model directory has")
+    save_model(make("sequence"), tmp_path / "run" / "model")
+    refuses(tmp_path / "run", r"no file .*run/config.json; the model is in .*run/model$")
     (tmp_path / "config.json").write_text("{")
     refuses(tmp_path, r"config.json is not valid JSON")
 

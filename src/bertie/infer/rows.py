@@ -31,6 +31,7 @@ from bertie.tasks.tables import (
     find_names,
     is_quoted,
     kind_of,
+    missing,
     parse_line,
     split_literally,
 )
@@ -99,7 +100,7 @@ def open_rows(
 
 def check_file(path: Path) -> None:
     if not path.is_file() and not is_stream(path):
-        raise UserError(f"no file {path}")
+        raise missing(path)
 
 
 def is_stream(path: Path) -> bool:

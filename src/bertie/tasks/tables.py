@@ -67,10 +67,16 @@ class Named(Protocol):
 E = TypeVar("E", bound=Named)
 
 
+def missing(path: Path) -> UserError:
+    return UserError(
+        f"{path} is a folder; name a file in it" if path.is_dir() else f"no file {path}"
+    )
+
+
 def read_text(path: Path) -> str:
     """A whole file, unpacked; lines end with \\n. It must be UTF-8, or say that it is UTF-16."""
     if not path.is_file():
-        raise UserError(f"no file {path}")
+        raise missing(path)
     problems, source = Problems(), Source(path)
     chunks = read_file(path, 0, path.stat().st_size, lambda _: None)
     text = "".join(decode_block(b, problems, source) for b in read_blocks(chunks, problems, source))
@@ -95,7 +101,7 @@ def read_table(
     whether quotes are, where that is known.
     """
     if not path.is_file():
-        raise UserError(f"no file {path}")
+        raise missing(path)
     kind = kind_of(path)
     if kind == ".parquet":
         return read_parquet(path)
