@@ -467,7 +467,7 @@ def test_quantised_weights_are_refused(saved: Path) -> None:
 def test_truncated_weights_are_refused(saved: Path) -> None:
     path = saved / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    refuses(saved, r"model.safetensors is no safetensors file, damaged or cut short")
+    refuses(saved, r"model.safetensors is not a safetensors file, damaged or cut short")
 
 
 @pytest.mark.parametrize("num_lines", [36, 38])
@@ -502,7 +502,7 @@ def test_a_whole_tokenizer_of_another_size_is_refused(saved: Path) -> None:
         ({"is_decoder": True}, "is_decoder is True, which a plain BERT has not"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads is"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'; a BERT has one of gelu, gelu_pytorch_tanh"),
-        ({"num_attention_heads": 5}, "contradicts itself: hidden_size 12 is no multiple of"),
+        ({"num_attention_heads": 5}, "contradicts itself: hidden_size 12 is not a multiple of"),
         ({"vocab_size": 0}, "contradicts itself: vocab_size must be at least 1"),
         ({"vocab_size": "37"}, "vocab_size takes a whole number; found '37'"),
         ({"num_attention_heads": None}, "has no num_attention_heads; add what"),
@@ -663,7 +663,7 @@ def test_training_changes_the_model_and_not_the_file(form: str, saved: Path) -> 
 
 def test_a_folder_with_other_things_is_not_written_over(saved: Path) -> None:
     (saved / "thesis.md").touch()
-    with pytest.raises(UserError, match=r"holds thesis.md, which is no part of a model directory"):
+    with pytest.raises(UserError, match=r"holds thesis.md, which is not part of a model directory"):
         save_model(make(), saved)
     assert (saved / "thesis.md").exists()
     with pytest.raises(UserError, match="is a file"):
@@ -676,7 +676,7 @@ def test_a_copy_replaces_a_model_and_nothing_else(saved: Path, tmp_path: Path) -
         copy_model(saved, copy)
     assert {p.name for p in copy.iterdir()} == {p.name for p in saved.iterdir()}
     (copy / "my_eval").mkdir()
-    with pytest.raises(UserError, match="holds my_eval, which is no part of a model directory"):
+    with pytest.raises(UserError, match="holds my_eval, which is not part of a model directory"):
         copy_model(saved, copy)
     assert (copy / "my_eval").is_dir()
 

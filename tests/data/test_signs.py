@@ -44,7 +44,7 @@ def make_tar() -> bytes:
 def test_what_is_no_text_is_refused(tmp_path: Path, name: str, content: bytes, told: str) -> None:
     (tmp_path / "0.txt").write_text("text")
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=rf"{name} is no text.*{told}"):
+    with pytest.raises(UserError, match=rf"{name} is not text.*{told}"):
         plan_units([tmp_path / "0.txt", tmp_path / name], CorpusConfig())
 
 

@@ -130,7 +130,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.is_file():
         if folder.is_file():
             raise UserError(
-                f"{folder} is a file, no token store; if it is text, make one of it: "
+                f"{folder} is a file, not a token store; if it is text, make one of it: "
                 f"bertie prepare {folder} --vocab DIR --out STORE"
             )
         raise UserError(

@@ -120,7 +120,7 @@ def warnings(results: FinetuneResults) -> list[str]:
     at_majority = [run for run in stuck if not results.is_broken(run)]
     if broken:
         found.append(
-            f"{count(broken, results)} broke down, the score is no number{seeds_of(broken)}: "
+            f"{count(broken, results)} broke down, the score is not a number{seeds_of(broken)}: "
             "try a lower rate or a longer warm-up."
         )
     if at_majority:

@@ -131,7 +131,9 @@ def read_submission(path: Path) -> dict[str, str]:
     """Index -> prediction."""
     header, *lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     if header != "index\tprediction":
-        raise UserError(f"{path} is no submission: its first line must be index, tab, prediction")
+        raise UserError(
+            f"{path} is not a submission: its first line must be index, tab, prediction"
+        )
     found: dict[str, str] = {}
     for number, line in enumerate(lines, 2):
         index, tab, prediction = line.partition("\t")

@@ -109,7 +109,7 @@ def read_table(
         return read_json(path, rejects)
     if kind not in (*TABS, *COMMAS):
         listed = ", ".join((*COMMAS, *TABS, *JSON, ".parquet"))
-        raise UserError(f"{path} is of no known kind; there are: {listed}, also packed (.gz ...)")
+        raise UserError(f"{path} is of an unknown kind; there are: {listed}, also packed (.gz ...)")
     return read_delimited(path, rejects, known=known, literal=literal)
 
 
