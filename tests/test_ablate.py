@@ -233,7 +233,7 @@ def test_minutes_at_the_same_time_are_no_equal_budgets(
     file: Path, store: Store, data: Path, tmp_path: Path
 ) -> None:
     prepared = prepare(file, store, data, tmp_path / "out", budget="0.01 minutes")
-    with pytest.raises(UserError, match="minutes of runs at the same time are no equal budgets"):
+    with pytest.raises(UserError, match="minutes of runs at the same time are not equal budgets"):
         run_study(prepared, at_once=2)
     assert not (tmp_path / "out").exists()
 

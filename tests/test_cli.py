@@ -1,14 +1,18 @@
 """The command line: its verbs and options, help without torch, errors in one line."""
 
+import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 
 import pytest
 import typer.main
+from typer.testing import CliRunner
 
 from bertie.cli import app, main, pretrain
 from bertie.errors import UserError
@@ -63,6 +67,34 @@ def test_help_teaches_with_an_example_and_loads_nothing_heavy(verb: str) -> None
     assert result.returncode == 0, result.stderr
     assert result.stdout.endswith("LOADED []\n")
     assert f"bertie {verb}".strip() in result.stdout.split("Options")[0].split("Usage")[1][20:]
+
+
+@pytest.mark.parametrize("verb", ["", *SURFACE])
+def test_an_example_in_a_help_is_a_line_that_can_be_copied(
+    verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    command = typer.main.get_command(app)
+    if verb:
+        command = command.commands[verb]
+    shown = CliRunner().invoke(app, [verb, "--help"] if verb else ["--help"]).stdout
+    lines = [line.strip() for line in shown.splitlines()]
+    blocks = re.findall(r"^```\n(.*?)^```$", inspect.cleandoc(command.help), re.DOTALL | re.M)
+    assert blocks and {line for block in blocks for line in block.splitlines()} <= set(lines)
+
+
+def test_help_names_every_recipe_and_study_that_ships() -> None:
+    """But the quickstart's and table 7's own, which no one else is meant to take."""
+    commands = typer.main.get_command(app).commands
+    helps = {name: command.help for name, command in commands.items()}
+    told = " ".join(helps[verb] for verb in ("vocab", "pretrain", "finetune", "table7"))
+    recipes = {path.stem for path in Path(str(resources.files("bertie.recipes"))).glob("*.toml")}
+    missing = {name for name in recipes if not re.search(rf"(?<![\w-]){name}(?![\w-])", told)}
+    assert missing == {
+        "quickstart", "quickstart-adapt", "quickstart-packages", "vocab-cased", "vocab-english"
+    }  # fmt: skip
+    studies = {path.stem for path in Path(str(resources.files("bertie.studies"))).glob("*.toml")}
+    assert {name for name in studies if name not in helps["ablate"]} == set()
 
 
 @pytest.fixture

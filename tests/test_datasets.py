@@ -259,7 +259,7 @@ BAD: dict[str, tuple[str, Callable[[Path], Path], str]] = {
         bad_tag,
         "dev.conll, line 3: a tag that the model does not have; found 'B-MISC'",
     ),
-    "no such option": ("choice", bad_option, "dev.csv, line 3: a label that is no option"),
+    "no such option": ("choice", bad_option, "dev.csv, line 3: a label that is not an option"),
 }
 
 

@@ -136,7 +136,7 @@ def test_stores_of_two_models_or_tasks_are_refused(source: Path, tmp_path: Path)
         open_alike(DataFiles(train=tmp_path / "a", dev=tmp_path / "b"))
     with pytest.raises(UserError, match=r"another task than .*: classify, not tag"):
         open_alike(DataFiles(train=tmp_path / "a", test=(tmp_path / "c",)))
-    with pytest.raises(UserError, match=r"a\.conll is no feature store; make one"):
+    with pytest.raises(UserError, match=r"a\.conll is not a feature store; make one"):
         open_alike(DataFiles(train=data))
 
 

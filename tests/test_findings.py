@@ -207,11 +207,11 @@ def test_the_majority_of_each_task() -> None:
 # --- in the report ---
 
 SHOWN = {
-    "classify": ("Labels", "Confusion", "How sure it may be"),
-    "tag": ("Labels", "LOC", "How sure it may be"),
+    "classify": ("Labels", "Confusion", "How far to trust its confidence"),
+    "tag": ("Labels", "LOC", "How far to trust its confidence"),
     "span": ("Runs",),
-    "choice": ("How sure it may be",),
-    "words": ("Labels", "Confusion", "NOUN", "How sure it may be"),
+    "choice": ("How far to trust its confidence",),
+    "words": ("Labels", "Confusion", "NOUN", "How far to trust its confidence"),
 }
 
 
@@ -230,9 +230,9 @@ def test_the_report_of_a_task_has_all_its_parts(task: str, tmp_path: Path) -> No
     assert values["settings"]["tune.freeze"] == 0 and values["settings"]["optim.warmup"] == 0.1
     has_errors = values["summary"]["best"] < 1
     assert bool(values["errors"]) == has_errors
-    assert bool(values["calibration"]) == ("How sure it may be" in SHOWN[task])
+    assert bool(values["calibration"]) == ("How far to trust its confidence" in SHOWN[task])
     texts = check_page(made.report.read_text(encoding="utf-8")).texts
     worst = ["The worst errors"] if has_errors else []
     for shown in (*SHOWN[task], *worst, "How to repeat it", "time of all runs"):
         assert shown in texts, shown
-    assert any("bootstrap samples of dev" in shown for shown in texts)
+    assert any("bootstrap interval on dev" in shown for shown in texts)

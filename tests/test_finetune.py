@@ -250,7 +250,7 @@ def test_a_run_that_breaks_down_is_flagged_and_the_others_go_on(
     assert made.results.best().seed == 1 and made.model.is_dir()
     assert any("seed-0 broke down" in str(line.get("note")) for line in shown)
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "1 of 2 runs broke down, the score is no number (seed 0)" in page
+    assert "1 of 2 runs broke down, the score is not a number (seed 0)" in page
     again = tune("classify", *sets, **paths)  # it would only end the same
     assert len(taken) == 13 and again.results.runs == made.results.runs
 

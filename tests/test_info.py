@@ -90,11 +90,11 @@ def test_many_labels_are_shown_in_part_and_oddities_are_told(tmp_path: Path) -> 
 
 def test_what_is_no_model_is_told() -> None:
     for target in ("huge", "nowhere/at/all", "4/256", str(Path(__file__))):
-        with pytest.raises(UserError, match=r"no (model|size)"):
+        with pytest.raises(UserError, match=r"not a model|no size"):
             describe(target)
     with pytest.raises(UserError, match="--length 600 is more than the 512 positions"):
         describe("base", length=600)
-    with pytest.raises(UserError, match="hidden_size 100 is no multiple of num_heads 3"):
+    with pytest.raises(UserError, match="hidden_size 100 is not a multiple of num_heads 3"):
         describe("2/100/3")
 
 

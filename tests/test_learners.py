@@ -154,7 +154,7 @@ def test_what_a_head_has_no_use_for_is_named(stores: dict[str, Path], tmp_path: 
         with pytest.raises(UserError, match=message):
             tune(*sets, train=train, out=out, **paths)
     data = write_questions(tmp_path / "q.json")
-    with pytest.raises(UserError, match=r"q\.json is no feature store"):
+    with pytest.raises(UserError, match=r"q\.json is not a feature store"):
         tune(train=data, out=out)
     recipe = read_recipe(
         FinetuneRecipe,

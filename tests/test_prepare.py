@@ -340,7 +340,7 @@ def test_a_file_may_have_any_name(vocab: Path, tmp_path: Path) -> None:
 
 
 def test_a_store_may_lie_among_the_text(corpus: Path, vocab: Path, tmp_path: Path) -> None:
-    """What an earlier run left is no text: a run goes on, and another one makes the same store."""
+    """What an earlier run left is not text: a run goes on, and another one makes the same store."""
     text = tmp_path / "text"
     shutil.copytree(corpus, text)
     shutil.copytree(vocab, text / "vocab")

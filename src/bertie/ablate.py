@@ -78,7 +78,7 @@ def check_at_once(plan: Plan, at_once: int) -> None:
     units = {Budget.parse(run.recipe.train.budget).unit for run in plan.pretrainings}
     if at_once > 1 and "minutes" in units:
         raise UserError(
-            "minutes of runs at the same time are no equal budgets; take a budget in tokens, or "
+            "minutes of runs at the same time are not equal budgets; take a budget in tokens, or "
             "--at-once 1"
         )
 

@@ -47,7 +47,7 @@ def open_alike(files: DataFiles) -> FeatureRows:
     for path in paths:
         if not is_features(path):
             raise UserError(
-                f"{path} is no feature store; make one: bertie features MODEL DATA --out STORE"
+                f"{path} is not a feature store; make one: bertie features MODEL DATA --out STORE"
             )
     stores = [open_features(path) for path in paths]
     for store in stores[1:]:

@@ -46,7 +46,7 @@ def describe(target: str, *, batch_size: int = 32, length: int | None = None) ->
     directory = Path(target)
     if not directory.is_dir():
         raise UserError(
-            f"{target} is no model: neither a size ({', '.join(SIZES)}, or layers/hidden/heads: "
+            f"{target} is not a model: neither a size ({', '.join(SIZES)}, or layers/hidden/heads: "
             "4/256/4) nor a directory"
         )
     from bertie.data.store import MANIFEST  # loads numpy

@@ -214,7 +214,7 @@ def test_quantised_weights_are_refused(saved: Path) -> None:
         ({"is_decoder": True}, "is_decoder is True, which a plain BERT has not"),
         ({"pruned_heads": {"0": [1]}}, "pruned_heads is"),
         ({"hidden_act": "relu"}, "hidden_act is 'relu'; a BERT has one of gelu, gelu_pytorch_tanh"),
-        ({"num_attention_heads": 5}, "contradicts itself: hidden_size 12 is no multiple of"),
+        ({"num_attention_heads": 5}, "contradicts itself: hidden_size 12 is not a multiple of"),
         ({"vocab_size": 0}, "contradicts itself: vocab_size must be at least 1"),
         ({"vocab_size": "37"}, "vocab_size takes a whole number; found '37'"),
         ({"num_attention_heads": None}, "has no num_attention_heads; add what"),

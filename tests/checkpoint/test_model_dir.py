@@ -158,7 +158,7 @@ def test_a_new_head_needs_its_number_of_labels(saved: Path) -> None:
 def test_truncated_weights_are_refused(saved: Path) -> None:
     path = saved / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-100])
-    refuses(saved, r"model.safetensors is no safetensors file, damaged or cut short")
+    refuses(saved, r"model.safetensors is not a safetensors file, damaged or cut short")
 
 
 @pytest.mark.parametrize("kind", ["spiece.model", "tokenizer.json"])
@@ -196,6 +196,8 @@ def test_no_directory_and_no_config_are_told(tmp_path: Path) -> None:
     (tmp_path / "google" / "bert_config.json").touch()
     refuses(tmp_path / "google", r"Google's checkpoints; .* bertie import .*google --out NEW")
     refuses(tmp_path / "nowhere", r"no file .*nowhere/config.json; a model directory has")
+    save_model(make("sequence"), tmp_path / "run" / "model")
+    refuses(tmp_path / "run", r"no file .*run/config.json; the model is in .*run/model$")
     (tmp_path / "config.json").write_text("{")
     refuses(tmp_path, r"config.json is not valid JSON")
 
@@ -240,7 +242,7 @@ def test_training_changes_the_model_and_not_the_file(form: str, saved: Path) -> 
 
 def test_a_folder_with_other_things_is_not_written_over(saved: Path) -> None:
     (saved / "thesis.md").touch()
-    with pytest.raises(UserError, match=r"holds thesis.md, which is no part of a model directory"):
+    with pytest.raises(UserError, match=r"holds thesis.md, which is not part of a model directory"):
         save_model(make(), saved)
     assert (saved / "thesis.md").exists()
     with pytest.raises(UserError, match="is a file"):
@@ -253,7 +255,7 @@ def test_a_copy_replaces_a_model_and_nothing_else(saved: Path, tmp_path: Path) -
         copy_model(saved, copy)
     assert {p.name for p in copy.iterdir()} == {p.name for p in saved.iterdir()}
     (copy / "my_eval").mkdir()
-    with pytest.raises(UserError, match="holds my_eval, which is no part of a model directory"):
+    with pytest.raises(UserError, match="holds my_eval, which is not part of a model directory"):
         copy_model(saved, copy)
     assert (copy / "my_eval").is_dir()
 

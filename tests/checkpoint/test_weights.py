@@ -105,7 +105,7 @@ def test_a_bare_pickle_that_would_run_code_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("pytorch_model.bin").write_bytes(pickle.dumps(Bomb(), protocol=2))
-    with pytest.raises(UserError, match=r"is not opened|is no weights file"):
+    with pytest.raises(UserError, match=r"is not opened|is not a weights file"):
         read_weights(tmp_path)
     assert not Path("exploded").exists()
 
@@ -169,8 +169,8 @@ def test_an_index_that_lies_is_refused(tmp_path: Path) -> None:
     refused(
         written["weight_map"] | {"x": "gone.safetensors"}, "no file .*gone.safetensors, one of 4"
     )
-    refused(["part.0.weight"], "no index of weights")
-    refused({"part.0.weight": 1}, "no index of weights")
+    refused(["part.0.weight"], "not an index of weights")
+    refused({"part.0.weight": 1}, "not an index of weights")
     index.write_text("[" * 100_000)
     with pytest.raises(UserError, match="not valid JSON"):
         read_weights(tmp_path)
@@ -187,7 +187,7 @@ def test_an_index_that_lies_is_refused(tmp_path: Path) -> None:
 )
 def test_what_is_no_plain_tensor_is_refused(weights: dict, tmp_path: Path) -> None:
     torch.save(weights, tmp_path / "pytorch_model.bin")
-    with pytest.raises(UserError, match=r"is no plain tensor with a name|damaged or cut short"):
+    with pytest.raises(UserError, match=r"is not a plain tensor with a name|damaged or cut short"):
         read_weights(tmp_path)
 
 

@@ -62,7 +62,7 @@ def test_what_a_link_points_at_stays(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_the_draft_is_refused(tmp_path: Path) -> None:
     (tmp_path / "s.draft").write_text("x")
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="is not a folder"):
         check_ours(tmp_path / "s.draft")
 
 

@@ -45,7 +45,7 @@ def test_patterns_and_no_file_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert names("../1.*") == ["1.txt"]
     with pytest.raises(UserError, match=r"no file or folder \*\.pdf"):
         names("*.pdf")
-    with pytest.raises(UserError, match=r"my\*\*x.txt is no pattern"):
+    with pytest.raises(UserError, match=r"my\*\*x.txt is not a pattern"):
         names("my**x.txt")
     (tmp_path / ".data").mkdir()
     (tmp_path / ".data" / "5.txt").write_text("x")

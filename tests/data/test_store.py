@@ -111,3 +111,6 @@ def test_an_unfinished_store_is_none(tmp_path: Path) -> None:
         pass
     with pytest.raises(UserError, match="no token store"):
         open_store(tmp_path)
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(UserError, match=r"a.txt is a file, .*: bertie prepare .*a.txt --vocab DIR"):
+        open_store(tmp_path / "a.txt")

@@ -188,7 +188,7 @@ def test_questions_of_squad_and_cmrc_are_those_that_the_task_reads(
     assert list(read_examples(path, Span(), TOKENIZER, Rejects())) == found
     cut = path.read_text("utf-8")[:-20]
     path.write_text(cut, "utf-8")
-    with pytest.raises(UserError, match=r"a\.json is no JSON, or ends within; is it complete"):
+    with pytest.raises(UserError, match=r"a\.json is not JSON, or ends too early; is it complete"):
         list(read_examples(path, Span(), TOKENIZER, Rejects()))
 
 

@@ -25,5 +25,5 @@ def test_the_values_are_those_of_the_whole(
 
 @pytest.mark.parametrize("text", ["", '{"a": 1}', '{"a": 1}, {"b', "{}, nothing]"])
 def test_what_ends_too_early_or_is_none_is_said(text: str) -> None:
-    with pytest.raises(UserError, match="x is no JSON, or ends within; is it complete"):
+    with pytest.raises(UserError, match="x is not JSON, or ends too early; is it complete"):
         list(parse_items(iter(text), Path("x")))

@@ -34,7 +34,7 @@ def test_parquet_holds_texts_and_vectors(tmp_path: Path) -> None:
 
 
 def test_an_unknown_kind_and_a_failure_leave_nothing(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no known kind; there are: \.npy, \.parquet"):
+    with pytest.raises(UserError, match=r"an unknown kind; there are: \.npy, \.parquet"):
         list(write_vectors([], tmp_path / "v.csv", size=7))
     with pytest.raises(ZeroDivisionError):
         list(

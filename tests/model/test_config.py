@@ -189,7 +189,7 @@ def test_memory_sums_up() -> None:
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
-        ({"hidden_size": 100, "num_heads": 3}, "hidden_size 100 is no multiple of num_heads 3"),
+        ({"hidden_size": 100, "num_heads": 3}, "hidden_size 100 is not a multiple of num_heads 3"),
         ({"vocab_size": 0}, "vocab_size must be at least 1; found 0"),
         ({"ffn_size": -4}, "ffn_size must be at least 1; found -4"),
         ({"dropout": 1.0}, "dropout must be in 0 .. 1, below 1; found 1.0"),

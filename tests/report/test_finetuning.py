@@ -49,7 +49,7 @@ def test_the_numbers_that_count_are_there(tmp_path: Path) -> None:
     text = " ".join(checker.texts)
     for shown in (
         "Accuracy on dev: 93.0%, the best of 3 runs; 78.0% ± 24.3% over the 3 seeds",
-        "95% of bootstrap samples of dev: 90.0% to 95.0%",
+        "95% bootstrap interval on dev: 90.0% to 95.0%",
         "always the most frequent label: 50.0%",
         "1 of 3 runs did not leave the majority baseline (seed 1)",
         "at the majority baseline",

@@ -25,6 +25,8 @@ def test_an_axis_holds_what_can_be_drawn(values: list[float], is_log: bool) -> N
 def test_marks_are_round() -> None:
     assert make_axis([0, 6000]).ticks == (0, 1000, 2000, 3000, 4000, 5000, 6000)
     assert make_axis([3.1, 7.3]).ticks == (4, 5, 6, 7)
+    nought = make_axis([0, 0])
+    assert (nought.low, nought.high) == (0, 1)  # scores are never below
     assert make_axis([1, 1e6], is_log=True).ticks == (1, 10, 100, 1e3, 1e4, 1e5, 1e6)
     assert labels([7.2301, 7.2302]) == ["7.2301", "7.2302"]
 

@@ -51,7 +51,7 @@ def test_a_file_that_cannot_be_read_is_told_in_words(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the API keys in .*: Is a directory"):
         Keys.read(tmp_path)
     path.write_bytes(b"\xff" * 20)
-    with pytest.raises(UserError, match="is no UTF-8"):
+    with pytest.raises(UserError, match="is not UTF-8"):
         Keys.read(path)
 
 

@@ -142,7 +142,7 @@ def test_columns_can_be_named_and_labels_be_letters(tmp_path: Path) -> None:
     ("row", "what"),
     [
         ("x,y,,0", "an empty option"),
-        ("x,y,z,2", "a label that is no option"),
+        ("x,y,z,2", "a label that is not an option"),
         (",y,z,0", "empty text in the column 'context'"),
     ],
 )

@@ -27,7 +27,7 @@ def test_a_weight_is_above_zero(weight: float) -> None:
     check_weights({"a": 0.5}, ("a", "b"))
     with pytest.raises(UserError, match=r"class_weights.b is above 0; found"):
         check_weights({"a": 1.0, "b": weight}, ("a", "b"))
-    with pytest.raises(UserError, match="class_weights has 'c', which is no label"):
+    with pytest.raises(UserError, match="class_weights has 'c', which is not a label"):
         check_weights({"c": 1.0}, ("a", "b"))
 
 

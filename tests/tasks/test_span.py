@@ -261,7 +261,7 @@ def test_answers_of_rows_come_in_many_shapes(tmp_path: Path, answers: object) ->
 def test_an_answer_that_is_no_text_is_named_or_left_out(tmp_path: Path, answers: object) -> None:
     rows = [{"question": "q", "context": "a b", "answers": one} for one in ("b", answers)]
     path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    with pytest.raises(UserError, match=r"line 2: an answer that is no text; found .*--skip-bad"):
+    with pytest.raises(UserError, match=r"line 2: an answer that is not text; found .*--skip-bad"):
         Span().read(path)
     data = Span().read(path, skip_bad=True)
     assert len(data.examples) == 1 and data.problems.num_skipped == 1
@@ -277,8 +277,8 @@ def test_a_file_without_the_column_of_answers_has_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({"question": 5, "answers": []}, "found question 5, which is no text"),
-        ({"answers": [{"text": None, "answer_start": 0}]}, "found text None, which is no text"),
+        ({"question": 5, "answers": []}, "found question 5, which is not text"),
+        ({"answers": [{"text": None, "answer_start": 0}]}, "found text None, which is not text"),
         ({"answers": [{"text": "Rome", "answer_start": "x"}]}, "invalid literal"),
     ],
 )

@@ -72,10 +72,11 @@ def test_a_stray_quote_swallows_no_rows(tmp_path: Path) -> None:
     ("name", "data", "message"),
     [
         ("a.csv", b"text\n\xff\n", r"a\.csv, line 2: not UTF-8"),
-        ("a.xlsx", b"", "of no known kind"),
+        ("a.xlsx", b"", "of an unknown kind"),
         ("a.json", b"[{", "is not JSON"),
         ("a.jsonl", b'{"text": 1}\n[3]\n', "line 2: not a JSON object"),
         ("none.csv", None, "no file"),
+        ("", None, "is a folder; name a file in it"),
         ("none.conll", None, "no file"),
         ("none.parquet", None, "no file"),
     ],

@@ -11,7 +11,11 @@ from bertie.text.disk import read_object, write_text
 
 def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
-        raise UserError(f"no file {path}; a model directory has config.json and model.safetensors")
+        within = path.parent / "model"  # of a run
+        hint = "a model directory has config.json and model.safetensors"
+        if (within / path.name).is_file():
+            hint = f"the model is in {within}"
+        raise UserError(f"no file {path}; {hint}")
     return read_object(path)
 
 

@@ -251,7 +251,7 @@ def check_replaceable(directory: Path, *names: str) -> None:
     found = {path.name for path in directory.iterdir()} - {*names}
     if strange := sorted(name for name in found if not WRITTEN.fullmatch(name)):
         raise UserError(
-            f"{directory} holds {strange[0]}, which is no part of a model directory; "
+            f"{directory} holds {strange[0]}, which is not part of a model directory; "
             "move it away, or write to another folder"
         )
 

@@ -92,7 +92,7 @@ def read_packed(path: Path) -> dict[str, Tensor]:
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise UserError(
-            f"{path} is no safetensors file, damaged or cut short ({error}); fetch it again"
+            f"{path} is not a safetensors file, damaged or cut short ({error}); fetch it again"
         ) from None
     names = dict.fromkeys(name.removesuffix(NUMBERS).removesuffix(SCALES) for name in stored)
     with ThreadPoolExecutor() as threads:  # zlib lets others run meanwhile

@@ -53,7 +53,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise UserError(
-            f"{path} is no safetensors file, damaged or cut short ({error}); fetch it again"
+            f"{path} is not a safetensors file, damaged or cut short ({error}); fetch it again"
         ) from None
 
 
@@ -72,14 +72,14 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
             ) from None
         reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
         raise UserError(
-            f"{path} is no weights file, damaged or cut short ({reason}); fetch it again"
+            f"{path} is not a weights file, damaged or cut short ({reason}); fetch it again"
         ) from None
     if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
         raise UserError(f"{path} holds more than a table of names and tensors; save a state_dict")
     for name, weight in found.items():
         if not isinstance(name, str) or weight.layout != torch.strided or weight.is_meta:
             raise UserError(
-                f"{path}: {name!r} is no plain tensor with a name ({weight.layout}, on "
+                f"{path}: {name!r} is not a plain tensor with a name ({weight.layout}, on "
                 f"{weight.device}); save a state_dict of dense weights"
             )
     return dict(found)
@@ -89,7 +89,7 @@ def _read_shards(path: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[
     """The files that an index lists; each must hold what the index says, and nothing else."""
     file_of = read_json(path).get("weight_map")
     if not isinstance(file_of, dict) or not all(isinstance(v, str) for v in file_of.values()):
-        raise UserError(f"{path} is no index of weights: it has no weight_map of names")
+        raise UserError(f"{path} is not an index of weights: it has no weight_map of names")
     names = sorted(set(file_of.values()))
     weights: dict[str, Tensor] = {}
     for name in names:

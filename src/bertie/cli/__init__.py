@@ -43,6 +43,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+# Where `bertie --help` lists a verb.
+TEXT, DISK, TASK = "From text to a model", "Models on disk", "A task of your own"
+USE, STUDY = "A model in use", "Studies"
+
 Text = Annotated[
     list[Path],
     typer.Argument(
@@ -75,15 +79,34 @@ def bertie(
 ) -> None:
     """BERT, end to end: from a folder of raw text to a served model.
 
-    Try it: `bertie fill "Paris is the [MASK] of France."`, `bertie quickstart`. With your own text:
+    The model that ships, and the whole way in under five minutes:
 
-    `bertie vocab my_text/ --out my_vocab`
+    ```
+    bertie fill "Paris is the [MASK] of France."
+    bertie quickstart
+    ```
 
-    `bertie tokenize "A first sentence." --vocab my_vocab`
+    A task of your own, from a table with a column of texts and one of labels:
+
+    ```
+    bertie finetune --task classify --train reviews.csv --out sentiment
+    bertie predict sentiment/model new_reviews.csv
+    ```
+
+    A model of your own, from text:
+
+    ```
+    bertie vocab my_text/ --out my_vocab
+    bertie prepare my_text/ --vocab my_vocab --out my_store
+    bertie pretrain tiny-cpu --store my_store --out my_run
+    bertie fill my_run/model "Paris is the [MASK] of France."
+    ```
+
+    Every command explains itself: `bertie pretrain --help`.
     """
 
 
-@app.command()
+@app.command(rich_help_panel=TEXT)
 def vocab(
     text: Text,
     out: Annotated[Path, typer.Option(help="Directory to write: vocab.txt and its settings.")],
@@ -105,20 +128,24 @@ def vocab(
 ) -> None:
     """Learn a WordPiece vocabulary from text.
 
-    A document is what blank lines part in plain text (or a file: `--set corpus.document=file`), a
-    line of .jsonl, a row of .csv, .tsv and .parquet; its text is the field `text` there, or
-    another one: `--set corpus.field=NAME`. What cannot be read is skipped, and counted.
+    In plain text a blank line ends a document (`--set corpus.document=file`: the end of the file).
+    In .jsonl, .csv, .tsv and .parquet each line or row is one, its text in the field `text`
+    (`--set corpus.field=NAME` for another). What cannot be read is skipped, and counted.
 
-    One document in a hundred is kept back, to show how well the vocabulary fits new text.
+    One document in a hundred is held out, to show how well the vocabulary fits new text.
 
-    `bertie vocab wiki/ books.jsonl.xz 'news/*.csv.gz' --out my_vocab --size 30522`
+    ```
+    bertie vocab wiki/ books.jsonl.xz 'news/*.csv.gz' --out my_vocab
+    bertie vocab zh.jsonl --out zh_vocab --recipe vocab-chinese
+    bertie vocab notes.txt --out small --size 4000 --set learn.num_unused=0
+    ```
 
-    `bertie vocab zh.jsonl --out zh_vocab --recipe vocab-chinese`
+    With --extend, the pieces of another vocabulary keep their ids and its way to split text is
+    kept; new pieces follow, the most used first:
 
-    `bertie vocab notes.txt --out v --size 4000 --set learn.num_unused=0 --against other_vocab`
-
-    `bertie vocab papers/ --out my_vocab --extend models/base --size 35000` keeps the pieces of a
-    model with their ids and its way to split text; new ones come behind them, the most used first
+    ```
+    bertie vocab papers/ --extend my_run/model --out larger --size 35000
+    ```
     """
     from bertie.config import read_recipe
     from bertie.embedded import find_model
@@ -156,7 +183,7 @@ def vocab(
     show_coverage(rows, f"Coverage of {where}")
 
 
-@app.command()
+@app.command(rich_help_panel=TEXT)
 def coverage(
     text: Text,
     vocab: Annotated[list[Path], typer.Option(help="A tokenizer directory; may be repeated.")],
@@ -164,7 +191,11 @@ def coverage(
 ) -> None:
     """Show how well vocabularies fit a text: pieces per word, unknown words.
 
-    `bertie coverage my_text/ --vocab my_vocab --vocab another_vocab`
+    About 1.1 pieces per word, and hardly an unknown one, is good.
+
+    ```
+    bertie coverage my_text/ --vocab my_vocab --vocab another_vocab
+    ```
     """
     from bertie.config import read_recipe
     from bertie.data.blocks import Problems
@@ -178,11 +209,12 @@ def coverage(
     show_problems(problems)
 
 
-@app.command()
+@app.command(rich_help_panel=TEXT)
 def tokenize(
     text: Annotated[list[str] | None, typer.Argument(help="A text, or two for a pair.")] = None,
     vocab: Annotated[
-        Path | None, typer.Option(help="A model or tokenizer directory; if none, what ships.")
+        Path | None,
+        typer.Option(help="A model or tokenizer directory; default: the model that ships."),
     ] = None,
     file: Annotated[
         Path | None, typer.Option(help="Instead of TEXT: each line of this file, - for stdin.")
@@ -193,11 +225,13 @@ def tokenize(
 ) -> None:
     """Show the pieces of a text, their ids, and where they stand in it.
 
-    `bertie tokenize "Paris is the [MASK] of France."`
+    Without --vocab it takes the pieces of the model that ships.
 
-    `bertie tokenize "A question?" "Its passage." --vocab my_vocab --json`
-
-    `bertie tokenize --file lines.txt --vocab my_vocab --json > ids.jsonl`
+    ```
+    bertie tokenize "Paris is the [MASK] of France."
+    bertie tokenize "A question?" "Its passage." --vocab my_vocab --json
+    bertie tokenize --file lines.txt --vocab my_vocab --json > ids.jsonl
+    ```
     """
     from bertie.embedded import find_model
     from bertie.text.tokenizer import Tokenizer
@@ -230,7 +264,7 @@ def tokenize(
             )
 
 
-@app.command()
+@app.command(rich_help_panel=DISK)
 def info(
     target: Annotated[
         str,
@@ -238,18 +272,18 @@ def info(
     ],
     batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 32,
     length: Annotated[
-        int | None, typer.Option(min=1, help="Tokens in a sequence; 128, or all that fit.")
+        int | None,
+        typer.Option(min=1, help="Tokens in a sequence; default: 128, or what the model reads."),
     ] = None,
 ) -> None:
-    """Say what a model is and costs (parameters, FLOPs, memory), or what a store holds.
+    """Tell what a model is and costs (parameters, FLOPs, memory), or what a store holds.
 
-    `bertie info base` (or tiny, mini, small, medium, large)
-
-    `bertie info 6/384/12 --batch 256 --length 512`
-
-    `bertie info models/reviews`
-
-    `bertie info my_store --length 512` shows counts, lengths and some instances with their masks
+    ```
+    bertie info base                       # or tiny, mini, small, medium, large
+    bertie info 6/384/12 --batch 256 --length 512
+    bertie info my_run/model
+    bertie info my_store --length 512      # counts, lengths, masked instances
+    ```
     """
     from bertie.embedded import NAME, find_model
     from bertie.info import describe
@@ -261,30 +295,36 @@ def info(
             print(f"{note}\n")
 
 
-@app.command("import")
+@app.command("import", rich_help_panel=DISK)
 def import_(
     source: Annotated[Path, typer.Argument(help="Directory of the checkpoint; or `embedded`.")],
     out: Annotated[Path, typer.Option(help="The model directory to write, a new folder.")],
     lower_case: Casing = None,
     gelu: Annotated[
         str | None,
-        typer.Option(help="Of a TensorFlow checkpoint: erf (the default) or tanh."),
+        typer.Option(help="For a TensorFlow checkpoint: erf (the default) or tanh."),
     ] = None,
     storage: Annotated[
-        str, typer.Option(help="float; or int8: a quarter of the size, for bertie alone.")
+        str, typer.Option(help="float, or int8 (a quarter of the size, opened by bertie alone).")
     ] = "float",
 ) -> None:
     """Turn a BERT checkpoint of any kind into a model directory.
 
-    Hugging Face's (safetensors, pytorch_model.bin of any age, in one file or many) and Google's
-    original ones (bert_config.json, vocab.txt, bert_model.ckpt.*), without TensorFlow.
+    It reads Hugging Face's checkpoints (safetensors, or pytorch_model.bin of any age, in one file
+    or many) and Google's original ones (bert_config.json, vocab.txt, bert_model.ckpt.*), without
+    TensorFlow.
 
-    `bertie import bert-base-cased --out models/base`
+    ```
+    bertie import bert-base-cased/ --out models/base
+    bertie import uncased_L-12_H-768_A-12/ --out models/base --uncased
+    ```
 
-    `bertie import uncased_L-12_H-768_A-12 --out models/base --uncased`
+    In eight bits, and back to what transformers opens:
 
-    `bertie import my_run/model --out small --storage int8` (and `bertie import small --out plain`
-    writes what transformers opens)
+    ```
+    bertie import my_run/model --out small --storage int8
+    bertie import small --out plain
+    ```
     """
     from bertie.checkpoint.importing import import_model
     from bertie.embedded import find_model
@@ -298,7 +338,7 @@ def import_(
     print(f"{out}: {num_parameters:,} parameters; heads: {heads}")
 
 
-@app.command()
+@app.command(rich_help_panel=TEXT)
 def prepare(
     text: Text,
     vocab: Annotated[
@@ -313,14 +353,14 @@ def prepare(
 ) -> None:
     """Turn text into a token store to pre-train on.
 
-    One document in a hundred is held out, to evaluate with. A run that was stopped goes on where it
-    was if the same command is given again.
+    One document in a hundred is held out, to evaluate with. If it is stopped, the same command
+    goes on where it was.
 
-    `bertie prepare wiki/ books.jsonl.xz --vocab my_vocab --out my_store`
-
-    `bertie prepare zh.jsonl --vocab zh_vocab --out zh_store --set prepare.segmenter=jieba`
-
-    `bertie prepare notes/ --vocab v --out s --set corpus.document=file --set prepare.min_tokens=20`
+    ```
+    bertie prepare wiki/ books.jsonl.xz --vocab my_vocab --out my_store
+    bertie prepare zh.jsonl --vocab zh --out store --set prepare.segmenter=jieba
+    bertie prepare notes/ --vocab v --out store --set corpus.document=file
+    ```
     """
     from bertie.config import read_recipe
     from bertie.embedded import find_model
@@ -363,12 +403,12 @@ def prepare(
     show_problems(prepared.problems)
 
 
-@app.command()
+@app.command(rich_help_panel=TEXT)
 def pretrain(
     recipe: Annotated[str, typer.Argument(help="A TOML file, or the name of a shipped recipe.")],
     store: Annotated[Path | None, typer.Option(help="The token store to train on.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the run: metrics, checkpoints, model.")
+        Path | None, typer.Option(help="The folder to write: metrics, checkpoints, report, model.")
     ] = None,
     start: Annotated[
         Path | None,
@@ -381,17 +421,18 @@ def pretrain(
 ) -> None:
     """Pre-train a BERT on a token store.
 
-    The objectives are masked LM and next sentence, unless the recipe says otherwise.
+    Recipes: tiny-cpu (a laptop, minutes), mini, small, medium, base, large, base-one-gpu-day,
+    chinese-base, roberta-style, albert-base, embedded-en, study; and domain-adapt, which goes on
+    from a model. What is learned is masked LM and next sentence, unless the recipe says otherwise.
 
-    A run that was stopped goes on from its last checkpoint if the same command is given again.
+    If it is stopped (Ctrl-C saves), the same command goes on from the last checkpoint.
 
-    `bertie pretrain tiny-cpu --store my_store --out my_run`
-
-    `bertie pretrain mini --store my_store --out other --set "train.budget=30 minutes"`
-
-    `bertie pretrain domain-adapt --start embedded --store my_store --out adapted`
-
-    `torchrun --nproc-per-node 8 -m bertie pretrain base --store my_store --out big_run`
+    ```
+    bertie pretrain tiny-cpu --store my_store --out my_run
+    bertie pretrain mini --store my_store --out m --set "train.budget=9 minutes"
+    bertie pretrain domain-adapt --start embedded --store my_store --out adapted
+    torchrun --nproc-per-node 8 -m bertie pretrain base --store my_store --out c
+    ```
     """
     # Batches without padding have other sizes at every step: blocks of fixed sizes left over from
     # the last ones made a run reserve 127 GiB where 40 would do (docs/log.md). Read by torch alone.
@@ -414,18 +455,18 @@ def pretrain(
         print(f"guessing by frequency: {describe_figures(made.guessing)}")
 
 
-app.command()(finetune)
-app.command()(evaluate)
-app.command()(fill)
-app.command()(predict)
-app.command()(embed)
-app.command()(similar)
-app.command()(features)
-app.command()(table7)
-app.command()(ablate)
-app.command()(export)
-app.command()(inspect)
-app.command()(serve)
+app.command(rich_help_panel=TASK)(finetune)
+app.command(rich_help_panel=TASK)(evaluate)
+app.command(rich_help_panel=USE)(fill)
+app.command(rich_help_panel=TASK)(predict)
+app.command(rich_help_panel=USE)(embed)
+app.command(rich_help_panel=USE)(similar)
+app.command(rich_help_panel=STUDY)(features)
+app.command(rich_help_panel=STUDY)(table7)
+app.command(rich_help_panel=STUDY)(ablate)
+app.command(rich_help_panel=DISK)(export)
+app.command(rich_help_panel=USE)(inspect)
+app.command(rich_help_panel=USE)(serve)
 
 
 @app.command()
@@ -434,11 +475,13 @@ def quickstart(
 ) -> None:
     """Go the whole way in under five minutes, on the text that every Python machine has.
 
-    On two CPU cores, offline: fills masks with the model that ships with bertie, trains it on for a
-    minute on this machine's documentation and fine-tunes it; and makes a tiny BERT of nothing but
-    that text. Says what came out, and each step as the command that does it.
+    It needs two CPU cores and no network. It fills masks with the model that ships, trains that
+    model for a minute on this machine's documentation and fine-tunes it; then it makes a tiny BERT
+    from nothing but that text. It tells what came out, and each step as the command that does it.
 
-    `bertie quickstart --out my_quickstart`
+    ```
+    bertie quickstart --out my_quickstart
+    ```
     """
     from bertie.quickstart import Scale, Screen, run_quickstart
     from bertie.train.log import watch

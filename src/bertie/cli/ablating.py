@@ -21,15 +21,19 @@ def ablate(
         Path, typer.Option(help="Folder of runs and reports; equal runs of studies are shared.")
     ] = Path("studies"),
     budget: Annotated[
-        str, typer.Option(help='Of each pre-training: "50M tokens", "2 minutes".')
+        str, typer.Option(help='Budget of each pre-training: "50M tokens", "2 minutes".')
     ] = "",
-    size: Annotated[str, typer.Option(help="Of the model: mini, or layers/hidden/heads.")] = "",
+    size: Annotated[
+        str, typer.Option(help="Size of the model: mini, or layers/hidden/heads.")
+    ] = "",
     seeds: Annotated[
         int, typer.Option(help="How many runs of each row, each with a seed of its own.")
     ] = 1,
-    on: Annotated[str, typer.Option(help="cpu or gpu; without it, whatever there is.")] = "",
-    tasks: Annotated[str, typer.Option(help="Some of the tasks: MRPC,SST-2.")] = "",
-    at_once: Annotated[int, typer.Option(help="Runs at the same time, if the device fits.")] = 1,
+    on: Annotated[str, typer.Option(help="cpu or gpu; default: a GPU where there is one.")] = "",
+    tasks: Annotated[str, typer.Option(help="Only these of the tasks, such as MRPC,SST-2.")] = "",
+    at_once: Annotated[
+        int, typer.Option(help="Runs at the same time; the device must hold them.")
+    ] = 1,
     only_report: Annotated[
         bool,
         typer.Option(
@@ -38,17 +42,17 @@ def ablate(
     ] = False,
     sets: Sets = None,
 ) -> None:
-    """Run studies: differences of one recipe, pre-trained and fine-tuned with equal budgets.
+    """Run studies: variants of one recipe, pre-trained and fine-tuned with equal budgets.
 
-    Says what it will cost, runs what is not done yet, and writes report.html, report.md and
-    report.json of what the runs have logged, for each study. Runs that several studies ask for are
-    run once. What was stopped goes on if the same command is given again.
+    It tells what they will cost, runs what is not done yet, and writes report.html, report.md and
+    report.json for each study. Runs that several studies ask for are done once. If it is stopped,
+    the same command goes on. Studies: table5, table6, table8, figure5, mask-rate, relatives, input.
 
-    `bertie ablate table5 --corpus my_store --data GLUE_AND_MORE --size 4/256/4 --seeds 2`
-
-    `bertie ablate table5 table8 relatives --corpus my_store --data tasks --seeds 2 --at-once 8`
-
-    `bertie ablate my_study.toml --corpus my_store --data tasks --budget "50M tokens" --at-once 6`
+    ```
+    bertie ablate table5 --corpus my_store --data tasks --size 4/256/4 --seeds 2
+    bertie ablate table5 table8 --corpus my_store --data tasks --at-once 8
+    bertie ablate mine.toml --corpus my_store --data tasks --budget "50M tokens"
+    ```
     """
     from torch.cuda import is_available as is_there
 

@@ -74,17 +74,18 @@ def fill(
     device: Device = None,
     precision: Precision = "fp32",
 ) -> None:
-    """Say what a [MASK] stands for: the best pieces, and how probable they are.
+    """Tell what a [MASK] stands for: the best pieces, and how probable they are.
 
-    A text may have several masks: each is filled on its own while the others stay masks. A text
-    longer than the model is read in a window around each mask. "[SEP]" and the like are text.
-    The first of several words is a model unless it has a [MASK] itself.
+    If a text has several masks, each is filled on its own while the others stay masks. A text that
+    is longer than the model is read in a window around each mask. "[SEP]" and the like are text.
+    Of several words the first is the model, unless it has a [MASK] itself. Blank lines of stdin are
+    left out.
 
-    `bertie fill "Paris is the [MASK] of France."`
-
-    `bertie fill my_run/model "The [MASK] is [MASK]." --top 10 --json`
-
-    `bertie fill my_run/model - < sentences.txt` (one a line; blank lines are left out)
+    ```
+    bertie fill "Paris is the [MASK] of France."
+    bertie fill my_run/model "The [MASK] is [MASK]." --top 10 --json
+    bertie fill my_run/model - < sentences.txt    # one on each line
+    ```
     """
     from bertie import load
     from bertie.infer.arrivals import as_they_come
@@ -127,19 +128,18 @@ def predict(
 ) -> None:
     """Answer every line or row of a file with a fine-tuned model: a JSON object each, in order.
 
-    The model decides what is answered: classes of texts or pairs, tagged words, answers to
-    questions, choices. Columns are those of its training, or guessed; `--set
-    task.columns.first=NAME` names them. Files may be larger than memory; long texts are read in
-    windows. What comes from stdin is answered while it comes. With `--out`, a run that was stopped
-    goes on if the same command is given again.
+    What is answered follows from the model: classes of texts or pairs, tags of words, answers to
+    questions, choices. Columns are those of its training, or guessed;
+    `--set task.columns.first=NAME` names one. Files may be larger than memory, and long texts are
+    read in windows. Lines from stdin are answered as they come. With --out, the same command goes
+    on if it was stopped.
 
-    `bertie predict sentiment/model reviews.txt`
-
-    `bertie predict ner/model articles.parquet --out tagged.jsonl`
-
-    `bertie predict qa/model questions.jsonl --out answers.jsonl --set task.columns.context=page`
-
-    `zcat reviews.csv.gz | bertie predict sentiment/model - --format csv | head`
+    ```
+    bertie predict sentiment/model reviews.txt
+    bertie predict ner/model articles.parquet --out tagged.jsonl
+    bertie predict qa/model questions.jsonl --set task.columns.context=page
+    zcat reviews.csv.gz | bertie predict sentiment/model - --format csv | head
+    ```
     """
     from bertie import load
     from bertie.infer.arrivals import as_they_come
@@ -210,13 +210,14 @@ def embed(
 ) -> None:
     """Turn every line or row of a file into a vector.
 
-    `.npy` holds the vectors (N, D) in float32, `.parquet` the texts, too. If nothing is said, a
-    pre-trained model gives the mean of its last layer but one, whose rows are less bent to
-    guessing pieces than the last; a fine-tuned one the mean of its last layer.
+    A .npy file holds the vectors, (N, D) in float32; a .parquet file the texts too. By default a
+    fine-tuned model gives the mean of its last layer, and a pre-trained one the mean of the layer
+    before: its last layer is bent to guessing pieces.
 
-    `bertie embed sentences.txt --out vectors.npy`
-
-    `bertie embed my_run/model reviews.csv --column review --out reviews.parquet --layer -1`
+    ```
+    bertie embed sentences.txt --out vectors.npy
+    bertie embed my_run/model reviews.csv --column review --out reviews.parquet
+    ```
     """
     from itertools import tee
 
@@ -261,14 +262,15 @@ def similar(
     device: Device = None,
     precision: Precision = "fp32",
 ) -> None:
-    """Say how near two texts are (the cosine of their vectors), or find the nearest in a file.
+    """Tell how near two texts are (the cosine of their vectors), or find the nearest in a file.
 
-    Cosines of a model that was not trained for it are all high: they tell which text is nearer,
-    not how near.
+    The cosines of a model that was not trained for this are all high: they tell which text is
+    nearer, not how near it is.
 
-    `bertie similar "A man eats." "Someone has lunch."`
-
-    `bertie similar my_run/model --query "late delivery" reviews.csv --column review --top 5`
+    ```
+    bertie similar "A man eats." "Someone has lunch."
+    bertie similar --query "late delivery" reviews.csv --column review --top 5
+    ```
     """
     from heapq import nlargest
     from itertools import tee

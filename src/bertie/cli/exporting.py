@@ -17,27 +17,28 @@ def export(
     to: Annotated[str, typer.Option(help="onnx, torch or hf.")],
     out: Annotated[Path, typer.Option(help="The folder to write, a new one.")],
     model: Annotated[
-        Path | None, typer.Argument(help="A model directory; if none, the one that ships.")
+        Path | None, typer.Argument(help="A model directory; default: the one that ships.")
     ] = None,
     dtype: Annotated[str, typer.Option(help="fp32, bf16 (torch, hf) or int8 (onnx).")] = "fp32",
     dev: Annotated[
-        Path | None, typer.Option(help="A file with labels: how much the score changes.")
+        Path | None, typer.Option(help="A file with labels, to show how much the score changes.")
     ] = None,
 ) -> None:
-    """Write a model as other programs take it, checked against the engine on random texts.
+    """Write a model as other programs take it, checked against bertie's own answers.
 
-    onnx: `model.onnx` with input_ids, attention_mask, token_type_ids of any number and length, and
-    the head's logits; without a head, the vectors of texts (`embedding`) and tokens (`hidden`).
-    torch: the same as `model.pt2`, for torch.export.load. hf: what transformers opens.
-    In int8, every token has a scale of its own, so that texts do not change their neighbours; on an
-    x86 processor without VNNI, onnxruntime cuts off the few sums of two products that are beyond 16
-    bits, so export with --dev there to see what it costs.
+    **onnx** is model.onnx: input_ids, attention_mask and token_type_ids of any number and length
+    in, the head's logits out; without a head, vectors of texts (embedding) and tokens (hidden).
+    **torch** is the same as model.pt2, for torch.export.load. **hf** is what transformers opens.
 
-    `bertie export sentiment/model --to onnx --out sentiment-onnx`
+    In int8 every token has a scale of its own, so texts do not change their neighbours. On an x86
+    processor without VNNI, onnxruntime cuts off the few sums of two products that are beyond 16
+    bits: export with --dev there, to see what it costs.
 
-    `bertie export sentiment/model --to onnx --dtype int8 --dev dev.tsv --out sentiment-int8`
-
-    `bertie export my_run/model --to hf --dtype bf16 --out for-transformers`
+    ```
+    bertie export sentiment/model --to onnx --out exported
+    bertie export sentiment/model --to onnx --out i8 --dtype int8 --dev dev.tsv
+    bertie export my_run/model --to hf --out for-transformers --dtype bf16
+    ```
     """
     from bertie.export.writing import export_model
 
@@ -82,14 +83,15 @@ def inspect(
     ],
     out: Annotated[Path, typer.Option(help="The page to write, .html.")],
 ) -> None:
-    """Write a page that shows what a model's heads look at, and its guesses after each layer.
+    """Write a page with what a model's heads look at, and its guesses after each layer.
 
-    One file that needs nothing else. The guesses are of each piece masked in turn, or of the masks
-    in the text; a model without a masked LM head shows its heads alone.
+    The page is one file that needs nothing else. What is guessed is each mask of the text, or each
+    piece, masked in turn; a model without a masked LM head shows its attention alone.
 
-    `bertie inspect "The cat sat on the mat." --out cat.html`
-
-    `bertie inspect my_run/model "Paris is the [MASK] of France." --out paris.html`
+    ```
+    bertie inspect "The cat sat on the mat." --out cat.html
+    bertie inspect my_run/model "Paris is the [MASK] of France." --out a.html
+    ```
     """
     from bertie import load
     from bertie.report.inspection import Guessed, make_page

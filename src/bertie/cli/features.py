@@ -24,21 +24,21 @@ def features(
     out: Annotated[Path, typer.Option(help="The feature store to write, a folder.")],
     task: Annotated[str, typer.Option(help="classify or tag: how the file is read.")] = "classify",
     layers: Annotated[
-        str, typer.Option(help="all; or some: 0 are the embeddings, -1 is the last layer.")
+        str, typer.Option(help="all, or some: 0 is the embeddings, -1 the last layer.")
     ] = "all",
     skip_bad: SkipBad = False,
     sets: Sets = None,
 ) -> None:
     """Write what the layers of a frozen model make of every token, to train heads on.
 
-    The store is memory-mapped float16, a file a layer, with an index; long texts are read in
+    The store is memory-mapped float16, one file a layer, with an index; long texts are read in
     windows. `bertie finetune features` then trains heads on it, in minutes on a CPU.
 
-    `bertie features train.conll --task tag --out train_store`
-
-    `bertie features base reviews.csv --layers -4,-3,-2,-1 --out reviews_store`
-
-    `bertie features base dev.conll --task tag --out dev_store --set task.context=document`
+    ```
+    bertie features train.conll --task tag --out train_store
+    bertie features my_run/model reviews.csv --layers -2,-1 --out reviews_store
+    bertie features dev.conll --task tag --out dev --set task.context=document
+    ```
     """
     from bertie.evaluate import read_settings
     from bertie.features import make_features
@@ -70,14 +70,15 @@ def table7(
     train: Annotated[Path, typer.Option(help="Tagged sentences to learn from.")],
     out: Annotated[Path, typer.Option(help="Folder for features, heads and the table.")],
     model: Annotated[
-        Path | None, typer.Argument(help="A model directory; if none, the one that ships.")
+        Path | None, typer.Argument(help="A model directory; default: the one that ships.")
     ] = None,
     dev: Annotated[
         Path | None,
-        typer.Option(help="Features to choose the best head by; default: a tenth of --train."),
+        typer.Option(help="Tagged sentences to choose by; default: a tenth of --train."),
     ] = None,
     test: Annotated[
-        list[Path] | None, typer.Option(help="Scored with every head; may be repeated.")
+        list[Path] | None,
+        typer.Option(help="Tagged sentences to score every head on; may be repeated."),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="Seeds of each combination; default: 5.")
@@ -85,16 +86,16 @@ def table7(
     skip_bad: SkipBad = False,
     sets: Sets = None,
 ) -> None:
-    """Make the paper's Table 7: six ways to read a frozen model, for a tagging set.
+    """Make the paper's Table 7: six ways to read a frozen model, on a tagging set.
 
-    Features are written once, then a BiLSTM is trained for each combination of layers and each
-    seed. Writes table.md, table.json and table.html. What was stopped goes on if the same command
-    is given again. The settings are those of the recipe table-7.
+    Features are written once; then a BiLSTM is trained for each combination of layers and each
+    seed, with the settings of the recipe table-7. It writes table.md, table.json and table.html.
+    If it is stopped, the same command goes on.
 
-    `bertie table7 base --train eng.train --dev eng.testa --test eng.testb --out table7`
-
-    `bertie table7 base --train eng.train --dev eng.testa --out quick --seeds 1 --set
-    head.kind=linear`
+    ```
+    bertie table7 my_run/model --train eng.train --dev eng.testa --out table7
+    bertie table7 --train eng.train --out quick --seeds 1 --set head.kind=linear
+    ```
     """
     from bertie.config import read_recipe
     from bertie.report.table7 import cells_of, columns_of

@@ -16,18 +16,20 @@ def serve(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Model directories, or NAME=DIRECTORY; if none, or `embedded`, what ships.",
+            help="Model directories, or NAME=DIRECTORY; default: the model that ships.",
             metavar="MODEL",
         ),
     ] = None,
-    host: Annotated[str, typer.Option(help="0.0.0.0 for all of the network.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = 8000,
+    host: Annotated[
+        str, typer.Option(help="Where to listen; 0.0.0.0: on the whole network.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8000,
     api_key_file: Annotated[
-        Path | None, typer.Option(help="File of the API keys that are accepted, one a line.")
+        Path | None, typer.Option(help="A file of the API keys that are accepted, one a line.")
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(help="A site whose pages may ask (CORS); default: none. May be repeated."),
+        typer.Option(help="A site whose pages may ask (CORS); may be repeated. Default: none."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads that compute; default: all cores.")
@@ -41,17 +43,18 @@ def serve(
     recipe: Annotated[str | None, typer.Option(help="A TOML file with limits.")] = None,
     sets: Sets = None,
 ) -> None:
-    """Serve models of every head over HTTP, with a page to try them on.
+    """Serve models over HTTP, with a page to try them on.
 
-    A directory called `model` goes by the name of the folder it is in. Each model answers under
-    /v1/NAME/: fill, classify, tag, answer, choose, embed, similarity, attention, as far as its head
-    can. The page is at /, what can be asked at /docs. Ctrl-C stops when all is answered.
+    Each model answers under /v1/NAME/: fill, classify, tag, answer, choose, embed, similarity,
+    attention, as far as its head can. NAME is that of the directory, or of the folder around it if
+    it is called model. The page is at /, the list of paths at /docs. Ctrl-C answers what was asked,
+    and stops.
 
-    `bertie serve quickstart/run/model`
-
-    `bertie serve sentiment=runs/1/model ner=runs/2/model --port 8080 --api-key-file keys.txt`
-
-    `bertie serve my_model --set limits.texts=64 --set batching.tokens=16384`
+    ```
+    bertie serve                             # the model that ships
+    bertie serve sentiment/model ner=runs/2/model --port 80 --api-key-file keys
+    bertie serve my_model --set limits.texts=64 --set batching.tokens=16384
+    ```
     """
     set_up_process(threads)
     from bertie.config import read_recipe

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from bertie.tasks.task import Dataset
 
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="A.B=C", help="One setting; may be repeated.")
+    list[str] | None,
+    typer.Option("--set", metavar="A.B=C", help="Change one setting; may be repeated."),
 ]
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave out rows that cannot be used, and count them.")
@@ -43,21 +44,19 @@ def finetune(
         str | None, typer.Argument(help="A TOML file, or the name of a shipped recipe.")
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(help="The model directory to start from; if none, what ships.")
+        Path | None, typer.Option(help="The model to start from; default: the one that ships.")
     ] = None,
     task: Annotated[
-        str | None, typer.Option(help="classify, tag, span (question answering) or choice.")
+        str | None, typer.Option(help="classify (the default), tag, span (questions), choice.")
     ] = None,
     train: Annotated[Path | None, typer.Option(help="A file with labels to learn from.")] = None,
     dev: Annotated[
         Path | None,
-        typer.Option(
-            help="Labelled file to choose the best model by; default: a tenth of --train."
-        ),
+        typer.Option(help="A file to choose the best model by; default: a tenth of --train."),
     ] = None,
     test: Annotated[
         list[Path] | None,
-        typer.Option(help="A file to answer when all is learned; may be repeated."),
+        typer.Option(help="A file for the best model to answer; may be repeated."),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for model, report, answers.")] = None,
     seeds: Annotated[
@@ -67,22 +66,25 @@ def finetune(
     skip_bad: SkipBad = False,
     sets: Sets = None,
 ) -> None:
-    """Fine-tune a model for a task, keep what is best on dev, and report.
+    """Fine-tune a model for a task, keep the one that is best on dev, and report.
 
-    Files: those of GLUE, SQuAD, SWAG, CoNLL as they are; CSV, TSV, JSON Lines, Parquet with any
-    columns: they are guessed and shown, `--set task.columns.first=NAME` says it otherwise.
-    What was stopped goes on if the same command is given again.
+    It takes the files of GLUE, SQuAD, SWAG and CoNLL as they are, and CSV, TSV, JSON Lines or
+    Parquet with columns of any name: they are guessed and shown, and
+    `--set task.columns.first=NAME` names one. Recipes: classify, tag, tag-document, squad, choice.
+    If it is stopped, the same command goes on.
 
-    `bertie finetune --task classify --train train.csv --out sentiment`
+    ```
+    bertie finetune --task classify --train train.csv --out sentiment
+    bertie finetune --task tag --train train.conll --dev dev.conll --out ner
+    bertie finetune squad --model my_run/model --train squad.json --out qa
+    bertie finetune --train RTE/train.tsv --out rte --set tune.grid=paper
+    ```
 
-    `bertie finetune --model my_run/model --task tag --train train.conll --dev dev.conll --out ner`
+    With feature stores (see `bertie features`) it trains a head on a frozen model:
 
-    `bertie finetune --model my_run/model --task span --train squad.json --out qa --seeds 3`
-
-    `bertie finetune --model base --train RTE/train.tsv --out rte --set tune.grid=paper`
-
-    `bertie finetune features --train train_store --dev dev_store --out head` trains a head on what
-    a frozen model makes of the data; see `bertie features`
+    ```
+    bertie finetune features --train train_store --dev dev_store --out head
+    ```
     """
     from bertie.config import read_recipe
     from bertie.finetune import finetune as run
@@ -148,11 +150,13 @@ def evaluate(
 ) -> None:
     """Score a fine-tuned model on a file, with the official metric of its task.
 
-    `bertie evaluate sentiment/model --data test.csv`
+    With --out it writes the answers too, also to a file without labels.
 
-    `bertie evaluate rte/model --data RTE/test.tsv --out submission`
-
-    `bertie evaluate head/model --data test_store` of a head on features, with a feature store
+    ```
+    bertie evaluate sentiment/model --data test.csv
+    bertie evaluate rte/model --data RTE/test.tsv --out submission
+    bertie evaluate head/model --data test_store      # a head: a feature store
+    ```
     """
     from bertie.evaluate import evaluate_file
 

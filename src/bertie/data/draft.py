@@ -34,7 +34,7 @@ def check_ours(draft: Path) -> None:
     """Refuses a folder that holds anything but the files of an unfinished store."""
     if not draft.is_dir():
         if draft.exists() or draft.is_symlink():
-            raise UserError(f"{draft} is needed to work in, and is no folder; rename it")
+            raise UserError(f"{draft} is needed to work in, and is not a folder; rename it")
         return
     if strange := [path for path in list_files(draft) if not is_ours(path, draft)]:
         raise UserError(

@@ -82,7 +82,7 @@ def expand(pattern: Path) -> list[Path]:
         matches = list(top.glob(str(pattern.relative_to(pattern.anchor))))
     except ValueError:
         raise UserError(
-            f"{pattern} is no pattern: * is any part of a name, and ** stands alone between "
+            f"{pattern} is not a pattern: * is any part of a name, and ** stands alone between "
             "slashes, for any number of folders"
         ) from None
     named = set(pattern.parts)  # what is named is not hidden

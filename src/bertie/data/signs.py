@@ -57,12 +57,12 @@ def check_is_text(path: Path, head: bytes) -> None:
     if found is None and head.startswith(TAR, TAR_AT):
         found = "a tar archive", PACKED
     if found is not None:
-        raise UserError(f"{path} is no text but {found[0]}; {found[1]}")
+        raise UserError(f"{path} is not text but {found[0]}; {found[1]}")
     zeros = head.count(0)
     if zeros > max(FEW_ZEROS, MOST_ZEROS * len(head)) and not head.startswith(UTF16):
         raise UserError(
-            f"{path} is no text: {zeros:,} of its first {len(head):,} bytes are zero; leave it out "
-            "(if it is UTF-16 without a mark: iconv -f utf-16le -t utf-8 OLD > NEW)"
+            f"{path} is not text: {zeros:,} of its first {len(head):,} bytes are zero; leave it "
+            "out (if it is UTF-16 without a mark: iconv -f utf-16le -t utf-8 OLD > NEW)"
         )
 
 

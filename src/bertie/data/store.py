@@ -129,6 +129,11 @@ def _check_ends(
 def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not path.is_file():
+        if folder.is_file():
+            raise UserError(
+                f"{folder} is a file, not a token store; if it is text, make one of it: "
+                f"bertie prepare {folder} --vocab DIR --out STORE"
+            )
         raise UserError(
             f"no token store at {folder}: it has no {MANIFEST}; make one: "
             f"bertie prepare TEXT --vocab DIR --out {folder}"

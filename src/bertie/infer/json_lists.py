@@ -23,7 +23,7 @@ def parse_items(parts: Iterator[str], path: Path) -> Iterator[object]:
         except (ValueError, RecursionError):  # so far, or at all
             more = take(parts, len(text) - place)
             if not more:
-                raise UserError(f"{path} is no JSON, or ends within; is it complete?") from None
+                raise UserError(f"{path} is not JSON, or ends too early; is it complete?") from None
             text, place = text[place:] + more, 0
             continue
         yield value

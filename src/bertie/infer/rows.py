@@ -28,6 +28,7 @@ from bertie.tasks.tables import (
     Table,
     find_names,
     is_quoted,
+    missing,
     parse_line,
     split_literally,
 )
@@ -96,7 +97,7 @@ def open_rows(
 
 def check_file(path: Path) -> None:
     if not path.is_file() and not is_stream(path):
-        raise UserError(f"no file {path}")
+        raise missing(path)
 
 
 def is_stream(path: Path) -> bool:

@@ -20,7 +20,7 @@ Row = tuple[str, np.ndarray]  # a text and its vector (D,)
 def write_vectors(rows: Iterable[Row], out: Path, *, size: int) -> Iterator[int]:
     """Writes vectors of `size` numbers to a new file; gives how many there are."""
     if out.suffix.lower() not in WRITERS:
-        raise UserError(f"{out} is of no known kind; there are: {', '.join(WRITERS)}")
+        raise UserError(f"{out} is of an unknown kind; there are: {', '.join(WRITERS)}")
     draft = out.with_name(f".{out.name}.draft")
     with locked(draft, out) as file:
         try:

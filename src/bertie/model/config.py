@@ -49,7 +49,7 @@ class ModelConfig:
                 raise UserError(f"{name} must be at least 1; found {getattr(self, name)}")
         if self.hidden_size % self.num_heads:
             raise UserError(
-                f"hidden_size {self.hidden_size} is no multiple of num_heads {self.num_heads}; "
+                f"hidden_size {self.hidden_size} is not a multiple of num_heads {self.num_heads}; "
                 "published BERTs have one head for each 64 of hidden_size"
             )
         for name in DROPOUTS:

@@ -101,9 +101,11 @@ def headline(results: FinetuneResults) -> list[Markup]:
     about.append(f"{results.num_train:,} examples to train, {results.num_dev:,} to choose by (dev)")
     if results.interval is not None:
         low, high = (show(metric, value) for value in results.interval)
-        about.append(f"95% of bootstrap samples of dev: {low} to {high}")
+        about.append(f"95% bootstrap interval on dev: {low} to {high}")
     if len(results.runs) > 1:
-        about.append("the best run was chosen by its score on dev, which flatters it")
+        about.append(
+            "the best run was chosen by its score on dev, so that score is a little too good"
+        )
     if results.majority is not None:
         about.append(f"always the most frequent label: {show(metric, results.majority)}")
     blocks = [paragraph(f"{text}.", "headline"), *(paragraph(line, "soft") for line in about)]
@@ -118,7 +120,7 @@ def warnings(results: FinetuneResults) -> list[str]:
     at_majority = [run for run in stuck if not results.is_broken(run)]
     if broken:
         found.append(
-            f"{count(broken, results)} broke down, the score is no number{seeds_of(broken)}: "
+            f"{count(broken, results)} broke down, the score is not a number{seeds_of(broken)}: "
             "try a lower rate or a longer warm-up."
         )
     if at_majority:
@@ -181,7 +183,7 @@ def run_tables(results: FinetuneResults) -> list[Markup]:
         for run in sorted(results.runs, key=results.rank, reverse=True)
     ]
     columns = ("seed", *names, *(name.replace("_", " ") for name in scores), "time")
-    blocks.append(table((*columns, " "), rows, numbers=(*columns, " ")))
+    blocks.append(table((*columns, "note"), rows, numbers=columns))
     return [*blocks, *curves(results)]
 
 
@@ -250,11 +252,11 @@ def sureness(results: FinetuneResults) -> list[Markup]:
     if results.calibration is not None:
         error = percent(results.calibration.error)
         caption = (
-            f"Expected calibration error {error}. Bars below the diagonal: surer than right; above "
-            "it: righter than sure."
+            f"Expected calibration error {error}. Bars below the diagonal: more confident than "
+            "right; above it: less."
         )
         plot = figure(reliability_diagram(results.calibration), caption)
-        blocks += [heading("How sure it may be"), figures([plot])]
+        blocks += [heading("How far to trust its confidence"), figures([plot])]
     if results.gold_and_predicted:
         plot = scatter_plot(
             results.gold_and_predicted, title="Dev", x_label="gold", y_label="predicted"

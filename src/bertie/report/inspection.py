@@ -83,7 +83,7 @@ def guess_blocks(guesses: Sequence[Guessed], mask: str) -> list[Markup]:
         heading("Guesses after each layer"),
         paragraph(
             f"{what}. The head was trained on the last layer: the others show where an answer "
-            "begins to stand." + ("" if is_masked else " ✓ is right.")
+            "begins to take shape." + ("" if is_masked else " ✓ is right.")
         ),
         table(columns, rows),
     ]

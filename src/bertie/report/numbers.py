@@ -97,9 +97,8 @@ def make_axis(values: Sequence[float], *, is_log: bool = False) -> Axis:
     low, high = min(drawn), max(drawn)
     if is_log and high / low > 3:
         return Axis(low=low, high=high, ticks=log_ticks(low, high), is_log=True)
-    if high - low <= 1e-12 * max(abs(low), abs(high), 1e-300):  # one value: put it in the middle
-        margin = abs(low) / 2 or 1
-        low, high = low - margin, high + margin
+    if high - low <= 1e-12 * max(abs(low), abs(high), 1e-300):  # one value: in the middle, or 0
+        low, high = (low - abs(low) / 2, high + abs(high) / 2) if low else (0.0, 1.0)
     ticks = linear_ticks(low, high)  # a short range has no powers of ten in it
     return Axis(low=low, high=high, ticks=ticks, is_log=is_log)
 

@@ -267,5 +267,5 @@ def explain_http(request: Request, error: HTTPException) -> Refused:
         message = f"{path} does not take {cut(request.method)}; /docs says what it takes"
         return Refused(405, message, headers=error.headers)
     if error.status_code == 400:
-        return Refused(400, "the body is no JSON")
+        return Refused(400, "the body is not JSON")
     return Refused(error.status_code, str(error.detail))

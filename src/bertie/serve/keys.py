@@ -56,7 +56,7 @@ def read_lines(path: Path) -> list[str]:
     except OSError as error:
         raise UserError(f"cannot read the API keys in {path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no UTF-8; write one key a line as plain text") from None
+        raise UserError(f"{path} is not UTF-8; write one key a line as plain text") from None
 
 
 def given_key(headers: Mapping[bytes, bytes]) -> bytes:

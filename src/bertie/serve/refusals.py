@@ -112,7 +112,7 @@ def write_json(value: object) -> bytes:
 def explain(problems: Sequence[Mapping[str, Any]]) -> Refused:
     """What pydantic found wrong, in a sentence; what is no JSON at all is another status."""
     if any(problem["type"] == "json_invalid" for problem in problems):
-        return Refused(400, "the body is no JSON")
+        return Refused(400, "the body is not JSON")
     by_field: dict[str, list[Mapping[str, Any]]] = {}
     for problem in problems:
         place = problem["loc"][1:]  # within the body; of the body as a whole, none

@@ -268,7 +268,7 @@ def read_row(
             text = row.text(columns["label"])
             last = len(options) - 1 + base
             advice = f"found {text!r}; there must be {base} to {last}, or A, B, ..."
-            rejects.add(row.place, "a label that is no option", advice)
+            rejects.add(row.place, "a label that is not an option", advice)
             return None
     before = row.text(columns["question"]).strip() if "question" in columns else ""
     return ChoiceExample(

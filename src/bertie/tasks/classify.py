@@ -211,7 +211,7 @@ class Classify:
         if self.kind == "regression":
             number = parse_number(text)
             if number is None:
-                rejects.add(row.place, "a label that is no number", f"found {text!r}")
+                rejects.add(row.place, "a label that is not a number", f"found {text!r}")
             return number
         return text if self.knows((text,), row, rejects) else None
 
@@ -268,7 +268,7 @@ class Classify:
     def number_of(self, example: TextExample) -> float:
         number = parse_number(str(example.label))
         if number is None:
-            raise UserError(f"{example.place}: a label that is no number: {example.label!r}")
+            raise UserError(f"{example.place}: a label that is not a number: {example.label!r}")
         return number
 
     # Encode.

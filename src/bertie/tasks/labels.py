@@ -39,7 +39,7 @@ def weigh(given: Weights, kind: str, counts: Counter[str], labels: Sequence[str]
 def check_weights(weights: Mapping[str, float], labels: Sequence[str]) -> None:
     for name, weight in weights.items():
         if name not in labels:
-            raise UserError(f"class_weights has {name!r}, which is no label")
+            raise UserError(f"class_weights has {name!r}, which is not a label")
         if not 0 < weight < math.inf:
             raise UserError(f"class_weights.{name} is above 0; found {weight}")
 

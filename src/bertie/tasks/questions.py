@@ -107,7 +107,7 @@ def read_table_rows(
         try:
             yield read_row(row, columns, number)
         except TypeError as error:
-            rejects.add(row.place, "an answer that is no text", f"{error}; mend it")
+            rejects.add(row.place, "an answer that is not text", f"{error}; mend it")
 
 
 def choose_columns(table: Table, given: Mapping[str, str]) -> dict[str, str]:
@@ -154,7 +154,7 @@ def squad_answers(qa: Mapping[str, Any], context: str) -> tuple[Answer, ...] | N
 def text_of(values: Mapping[str, Any], name: str) -> str:
     text = values[name]
     if not isinstance(text, str):
-        raise TypeError(f"found {name} {text!r}, which is no text")
+        raise TypeError(f"found {name} {text!r}, which is not text")
     return text
 
 

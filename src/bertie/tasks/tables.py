@@ -75,10 +75,16 @@ class Named(Protocol):
 E = TypeVar("E", bound=Named)
 
 
+def missing(path: Path) -> UserError:
+    return UserError(
+        f"{path} is a folder; name a file in it" if path.is_dir() else f"no file {path}"
+    )
+
+
 def read_text(path: Path) -> str:
     """A whole file, unpacked; lines end with \\n. It must be UTF-8, or say that it is UTF-16."""
     if not path.is_file():
-        raise UserError(f"no file {path}")
+        raise missing(path)
     problems, source = Problems(), Source(path)
     chunks = read_file(path, 0, path.stat().st_size, lambda _: None)
     text = "".join(decode_block(b, problems, source) for b in read_blocks(chunks, problems, source))
@@ -98,7 +104,7 @@ def read_table(
     whether quotes are, where that is known.
     """
     if not path.is_file():
-        raise UserError(f"no file {path}")
+        raise missing(path)
     kind = kind_of(path)
     if kind in PARQUET:
         return read_parquet(path)
@@ -106,7 +112,7 @@ def read_table(
         return read_json(path, rejects)
     if kind not in (*DELIMITERS, PLAIN):
         listed = ", ".join((*DELIMITERS, PLAIN, *JSON, *PARQUET))
-        raise UserError(f"{path} is of no known kind; there are: {listed}, also packed (.gz ...)")
+        raise UserError(f"{path} is of an unknown kind; there are: {listed}, also packed (.gz ...)")
     return read_delimited(path, rejects, known=known, literal=literal)
 
 
