@@ -189,6 +189,14 @@ def test_the_majority_of_each_task() -> None:
     sets = Classify(kind="multi-label", labels=("a", "b"), metric="micro_f1")
     labels = [text(1, ("a",)), text(2, ("a",)), text(3, ("a", "b"))]
     assert find_majority(sets, labels, labels) == pytest.approx(6 / 7)  # 3 right, 1 missed
+    labels += [text(4, ()), text(5, ()), text(6, ())]  # no label is most frequent: F1 0
+    assert find_majority(sets, labels, labels) == pytest.approx(6 / 10)  # a: 3 right, 3 too many
+    macro = Classify(kind="multi-label", labels=("a", "b"), metric="macro_f1")
+    assert find_majority(macro, labels, labels) == pytest.approx((6 / 9 + 2 / 7) / 2)  # a and b
+    exact = Classify(kind="multi-label", labels=("a", "b"), metric="exact")
+    assert find_majority(exact, labels, labels) == 0.5  # none
+    rare = Classify(kind="classes", labels=("no", "yes"), metric="f1", positive="no")
+    assert find_majority(rare, train, train) == pytest.approx(2 / 4)  # always no: 1 right of 3
     assert find_majority(Classify(kind="regression", metric="pearson"), train, dev) is None
     words = [sentence("a/N", "b/N", "c/V")]
     nouns = Tag(kind="words", labels=("N", "V"), metric="accuracy")

@@ -221,7 +221,7 @@ def test_runs_at_the_majority_are_flagged(model: Path, tmp_path: Path) -> None:
     stuck = [run for run in results.runs if results.is_stuck(run)]
     assert stuck and all(run.scores["accuracy"] <= 0.75 for run in stuck)
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert f"{len(stuck)} of 3 runs did not leave the majority baseline" in page
+    assert f"{len(stuck)} of 3 runs did no better than always the same answer" in page
 
 
 @pytest.fixture

@@ -267,14 +267,16 @@ def surest_first(wrong: Sequence[WrongExample]) -> tuple[WrongExample, ...]:
 
 
 def find_majority(task: Task[Any, Any], train: Sequence[Any], dev: Sequence[Any]) -> float | None:
-    """The score on dev of always giving what is most frequent in the training data.
+    """The score on dev of always giving one answer: the one that does best on the training data.
 
     None where there is no such thing: of numbers, of answers that are always there.
     """
     always: Any
     if isinstance(task, Classify) and task.kind != "regression":
-        label = most_frequent(example.label for example in train)
-        always = [TextPrediction(label=label, scores=np.zeros(0))] * len(dev)
+        labels = constants(task, [example.label for example in train])
+        answers = [TextPrediction(label=label, scores=np.zeros(0)) for label in labels]
+        best = max(answers, key=lambda one: task.score(train, [one] * len(train))[task.metric])
+        always = [best] * len(dev)
     elif isinstance(task, Tag):
         tag = most_frequent(tag for example in train for tag in example.tags)
         always = [TagPrediction(tags=(tag,) * len(e.words), scores=np.zeros(0)) for e in dev]
@@ -287,6 +289,30 @@ def find_majority(task: Task[Any, Any], train: Sequence[Any], dev: Sequence[Any]
     else:
         return None
     return task.score(dev, always)[task.metric]
+
+
+def constants(task: Classify, gold: Sequence[Any]) -> list[Any]:
+    """Labels to give always: by each metric, one of them is as good as any other."""
+    frequent = most_frequent(gold)
+    if task.kind == "classes":
+        return [frequent, *task.labels] if len(task.labels) == 2 else [frequent]
+    return [frequent, often_given(gold), task.labels]
+
+
+def often_given(sets: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The set of labels whose F1 over all decisions is best, if it is given to every example.
+
+    >>> often_given([("a",), ("a", "b"), (), ("a", "b", "c")])
+    ('a', 'b')
+    """
+    counts = Counter(label for labels in sets for label in labels).most_common()
+    total = sum(count for _, count in counts)
+    best_f1, best_size, num_right = 0.0, 0, 0
+    for size, (_, count) in enumerate(counts, 1):
+        num_right += count
+        f1 = 2 * num_right / (size * len(sets) + total)
+        best_f1, best_size = max((best_f1, best_size), (f1, size))
+    return tuple(label for label, _ in counts[:best_size])
 
 
 def most_frequent(values: Iterable[T]) -> T:

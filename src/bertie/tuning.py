@@ -89,7 +89,7 @@ class Tuning:
     sets: Sets
     learner: Learner
     settings: dict[str, Any]  # as JSON can hold them
-    majority: float | None  # the score of always giving the most frequent label
+    majority: float | None  # the score of always giving the same answer, the best one
     world: World
     command: Sequence[str]  # that was typed, word by word
     show: Show

@@ -1,8 +1,10 @@
 """A folder appears whole or not at all."""
 
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from bertie.checkpoint.draft import draft_of
 
@@ -35,6 +37,14 @@ def test_an_error_leaves_nothing_behind(tmp_path: Path) -> None:
         raise RuntimeError("power")
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["old"]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_full_disk_is_an_error_that_says_where(tmp_path: Path) -> None:
+    for said in (SafetensorError("I/O error: No space left"), OSError(ENOSPC, "No space left")):
+        with pytest.raises(OSError, match=r"No space left") as error, draft_of(tmp_path / "model"):
+            raise said
+        assert str(tmp_path / "model") in str(error.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_take_its_place_brings_the_old_one_back(

@@ -1,5 +1,6 @@
 """One run at a time writes an output, and none writes over what is there."""
 
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,12 @@ def test_a_draft_is_one_runs_at_a_time_and_stays(tmp_path: Path) -> None:
             pass
     with locked(draft, out) as file:
         assert file.read() == b"some"
+
+
+def test_a_full_disk_is_an_error_that_says_where(tmp_path: Path) -> None:
+    draft, out = tmp_path / ".a.draft", tmp_path / "a"
+    with pytest.raises(OSError, match=r"No space left.*a'"), locked(draft, out):
+        raise OSError(ENOSPC, "No space left")
 
 
 def test_a_draft_that_was_renamed_meanwhile_is_nobodys(

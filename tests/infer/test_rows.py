@@ -107,6 +107,12 @@ def test_rows_of_a_pipe_do_not_wait_for_more(
         assert next(stream.rows).values["text"] == "x"
 
 
+def test_a_closed_stdin_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UserError, match="stdin is closed"):
+        list(open_rows(STDIN, Rejects(), known=KNOWN).rows)
+
+
 def test_the_format_can_be_said(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("text,label\na,b\n")
     stream = open_rows(tmp_path / "data", Rejects(), known=KNOWN, format="csv")

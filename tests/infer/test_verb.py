@@ -28,6 +28,12 @@ def test_one_many_and_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(SHOUT.each([])) == []
 
 
+def test_the_first_portion_of_a_stream_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verb, "FIRST_TOKENS", 2)
+    monkeypatch.setattr(verb, "AHEAD_TOKENS", 8)
+    assert [len(chunk) for chunk in SHOUT.chunks("a" * 31)] == [2, 4, 8, 8, 8, 1]
+
+
 @pytest.mark.parametrize("items", [None, "text", b"text", 3])
 def test_what_is_not_many_is_refused_at_once(items: object) -> None:
     with pytest.raises(UserError, match=f"wanted texts, or one; found {type(items).__name__}"):

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 
 @contextmanager
 def draft_of(directory: Path) -> Iterator[Path]:
@@ -25,6 +27,12 @@ def draft_of(directory: Path) -> Iterator[Path]:
             _flush(path)
         _flush(draft)
         _swap(draft, directory)
+    except SafetensorError as error:  # of what is written: a full disk, above all
+        raise OSError(f"{directory}: {error}") from None
+    except OSError as error:
+        if error.errno:  # a full disk does not say where it is
+            error.filename = error.filename or str(directory)
+        raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

@@ -99,7 +99,7 @@ def save_checkpoint(
                 "settings": dict(saving.settings),
             }
             write_json(draft / STATE, values)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         before = list_checkpoints(saving.folder)
         rest = f"the last one, {before[-1]}, is whole" if before else "there is none before it"
         raise UserError(

@@ -3,6 +3,7 @@
 Parts are imported inside the verbs: `bertie --help` is instant and loads no torch.
 """
 
+import codecs
 import os
 import signal
 import sys
@@ -20,6 +21,7 @@ from bertie.cli.features import features, table7
 from bertie.cli.serving import serve
 from bertie.cli.show import (
     may_stop,
+    plainly,
     print_json,
     progress_bar,
     read_lines,
@@ -501,7 +503,8 @@ def main() -> None:
     # where others use the machine, those they wait for: a text that takes 6 ms took 330.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if isinstance(sys.stdout, TextIOWrapper):  # bytes that are no text come back as \\udcff
-        sys.stdout.reconfigure(errors="backslashreplace")
+        codecs.register_error("plainly", plainly)
+        sys.stdout.reconfigure(errors="plainly")
     try:
         app()
     except (UserError, OSError) as error:  # an OSError names the file and what is wrong with it

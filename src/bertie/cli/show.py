@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 READING = ("counting words", "encoding text")  # stages whose progress is bytes of files
 BAR_WIDTH, EIGHTHS = 20, " ▏▎▍▌▋▊▉█"  # of a full bar; parts of a character cell
+PLAIN = dict(zip(EIGHTHS, "    #####", strict=True))  # for a terminal that has no such cells
 NEAR = 40  # characters shown on each side of a filled mask
 
 
@@ -55,6 +56,8 @@ def show_problems(problems: "Problems") -> None:
 
 def read_lines(path: Path) -> Iterator[str]:
     if str(path) == "-":
+        if sys.stdin is None:
+            raise UserError("stdin is closed: there is nothing to read")
         if isinstance(sys.stdin, TextIOWrapper):
             sys.stdin.reconfigure(encoding="utf-8", errors="replace")
         yield from (line.rstrip("\n") for line in sys.stdin)
@@ -63,6 +66,20 @@ def read_lines(path: Path) -> Iterator[str]:
         raise UserError(f"no file {path}")
     with path.open(encoding="utf-8", errors="replace") as lines:
         yield from (line.rstrip("\n") for line in lines)
+
+
+def plainly(error: UnicodeError) -> tuple[str, int]:
+    """What stands for characters that stdout has no bytes for: # in bars, or an escape.
+
+    >>> codecs.register_error("plainly", plainly)
+    >>> "███▌ of Malmö".encode("ascii", "plainly")
+    b'#### of Malm\\\\xf6'
+    """
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    escaped = (PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking)
+    return "".join(escaped), error.end
 
 
 def print_json(value: object) -> None:

@@ -125,7 +125,7 @@ def show_results(results: "FinetuneResults") -> None:
         show_table(columns, rows, title=f"{results.name}, dev", right=columns)
     show_scores(f"{results.name}, dev, seed {best.seed}", best.scores)
     if results.majority is not None:
-        print(f"{results.metric} of always giving the most frequent: {results.majority:.4f}")
+        print(f"{results.metric} of always giving the same answer: {results.majority:.4f}")
     for path, scores in results.tests.items():
         if scores:
             show_scores(path, scores)

@@ -22,10 +22,17 @@ def locked(draft: Path, out: Path) -> Iterator[BinaryIO]:
     check_free(out)
     draft.parent.mkdir(parents=True, exist_ok=True)
     draft.touch()
-    with draft.open("r+b") as file:
-        if not try_lock(file) or not is_still(file, draft):
-            raise UserError(f"another run is writing {out}; wait for it, or write to another file")
-        yield file
+    try:
+        with draft.open("r+b") as file:
+            if not try_lock(file) or not is_still(file, draft):
+                raise UserError(
+                    f"another run is writing {out}; wait for it, or write to another file"
+                )
+            yield file
+    except OSError as error:
+        if error.errno:  # a full disk does not say where it is
+            error.filename = error.filename or str(out)
+        raise
 
 
 def is_still(file: BinaryIO, draft: Path) -> bool:

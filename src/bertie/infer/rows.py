@@ -153,6 +153,8 @@ def take_beginning(items: Iterator[T], lines: Lines | None) -> list[T]:
 def read_bytes(path: Path) -> Iterator[bytes]:
     """A file, unpacked; of a stream what is there, as it comes."""
     if path == STDIN:
+        if sys.stdin is None:
+            raise UserError("stdin is closed: there is nothing to read")
         return iter(lambda: os.read(sys.stdin.fileno(), CHUNK), b"")
     if is_stream(path):
         return read_pipe(path)

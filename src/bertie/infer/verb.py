@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from bertie.errors import UserError
 from bertie.infer.arrivals import PAUSE
 
+FIRST_TOKENS = 1_024  # who waits sees answers soon; each portion is twice the one before
 AHEAD_TOKENS = 65_536  # a stream is read so far ahead: neighbours of equal length are faster
 E = TypeVar("E")  # what is asked, checked and read
 A = TypeVar("A")  # its answer
@@ -38,14 +39,16 @@ class Verb(Generic[E, A]):
         """
         chunk: list[E] = []
         num_tokens = num_items = 0
+        room = min(FIRST_TOKENS, AHEAD_TOKENS)
         for item in items:
             if item is not PAUSE:
                 num_items += 1
                 chunk.append(self.read_numbered(item, num_items))
                 num_tokens += self.size(chunk[-1])
-            if chunk and (item is PAUSE or num_tokens >= AHEAD_TOKENS):
+            if chunk and (item is PAUSE or num_tokens >= room):
                 yield chunk
                 chunk, num_tokens = [], 0
+                room = min(2 * room, AHEAD_TOKENS)
         if chunk:
             yield chunk
 

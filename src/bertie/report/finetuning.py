@@ -107,7 +107,7 @@ def headline(results: FinetuneResults) -> list[Markup]:
             "the best run was chosen by its score on dev, so that score is a little too good"
         )
     if results.majority is not None:
-        about.append(f"always the most frequent label: {show(metric, results.majority)}")
+        about.append(f"always the same answer, the best one: {show(metric, results.majority)}")
     blocks = [paragraph(f"{text}.", "headline"), *(paragraph(line, "soft") for line in about)]
     return [*blocks, *(paragraph(line, "warning") for line in warnings(results))]
 
@@ -125,15 +125,15 @@ def warnings(results: FinetuneResults) -> list[str]:
         )
     if at_majority:
         found.append(
-            f"{count(at_majority, results)} did not leave the majority baseline"
+            f"{count(at_majority, results)} did no better than always the same answer"
             f"{seeds_of(at_majority)}: try a lower rate, a longer warm-up, or more epochs."
         )
     group = group_of(results, results.best())
     is_near = results.majority is not None and group.mean - group.spread <= results.majority < 1
     if is_near and not stuck:
         found.append(
-            "The mean is no further from the majority baseline than the seeds are from each other: "
-            "this may be chance."
+            "The mean is no further from always the same answer than the seeds are "
+            "from each other: this may be chance."
         )
     return [*found, *results.notes]
 
@@ -191,7 +191,7 @@ def remark(results: FinetuneResults, run: FinetuneRun, best: FinetuneRun) -> str
     if results.is_broken(run):
         return "broke down"
     if results.is_stuck(run):
-        return "at the majority baseline"
+        return "as always the same answer"
     return "kept" if run is best else ""
 
 
@@ -213,13 +213,13 @@ def curves(results: FinetuneResults) -> list[Markup]:
 
 
 def near_levels(results: FinetuneResults, shown: Sequence[FinetuneRun]) -> list[Level]:
-    """The majority baseline, if it is so near to the curves that it does not flatten them."""
+    """The score of always the same answer, if it is so near that it does not flatten the curves."""
     values = [value for run in shown for value in run.curve if math.isfinite(value)]
     if results.majority is None or not values:
         return []
     room = max(0.05, max(values) - min(values))
     is_near = results.majority >= min(values) - room
-    return [Level(name="majority", y=results.majority)] if is_near else []
+    return [Level(name="same answer", y=results.majority)] if is_near else []
 
 
 def class_blocks(results: FinetuneResults) -> list[Markup]:

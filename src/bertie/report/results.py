@@ -46,7 +46,7 @@ class FinetuneResults:
     num_dev: int
     command: str
     settings: Mapping[str, Setting] = field(default_factory=dict)  # the same in all runs
-    majority: float | None = None  # the metric of always giving the most frequent label
+    majority: float | None = None  # the metric of always giving the same answer, the best one
     interval: tuple[float, float] | None = None  # 95% bootstrap interval of the best run
     class_scores: Mapping[str, ClassScore] = field(default_factory=dict)  # per class or span type
     labels: tuple[str, ...] = ()
@@ -87,7 +87,7 @@ class FinetuneResults:
         return math.isnan(self.score(run))
 
     def is_stuck(self, run: FinetuneRun) -> bool:
-        """Whether it broke down, or is no better than giving the most frequent label always.
+        """Whether it broke down, or is no better than giving the same answer always.
 
         Where that is all there is to do, what is perfect is not stuck.
         """
