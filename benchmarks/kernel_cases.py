@@ -225,22 +225,24 @@ def attention_cases(length: int, place: Place) -> list[Case]:
 
     shape = f"{place.num_tokens:,} in {length}s, {place.num_heads} x {HEAD_SIZE}"
     once = 4.0 * place.num_tokens * length * place.num_heads * HEAD_SIZE
-    there = own_first(attention.forward_launch(length, HEAD_SIZE), FORWARD_TILES)
+    has_gpu = torch.cuda.is_available()
+    most = attention.find_block(torch.device(place.device if has_gpu else "cpu"))
+    there = own_first(attention.forward_launch(length, HEAD_SIZE, most), FORWARD_TILES)
     cases = [Case("attention forward", shape, there, forward, once, "TFLOP/s")]
-    if length <= attention.BLOCK:
-        own = attention.backward_launch(length, HEAD_SIZE)
+    if length <= most:
+        own = attention.backward_launch(length, HEAD_SIZE, most)
         ways = [("attention backward", own, SHORT_TILES, "launch")]
     else:  # both kernels run each time; what differs is one of them
         ways = [
             (
                 "attention backward, keys",
-                attention.keys_launch(HEAD_SIZE, DROPOUT),
+                attention.keys_launch(HEAD_SIZE, DROPOUT, most),
                 KEY_TILES,
                 "key_launch",
             ),
             (
                 "attention backward, queries",
-                attention.queries_launch(HEAD_SIZE),
+                attention.queries_launch(HEAD_SIZE, most),
                 QUERY_TILES,
                 "launch",
             ),

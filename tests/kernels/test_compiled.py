@@ -176,6 +176,7 @@ make(float8.choose_scale, {"PARTS": 1024}, small, count="fp32", **two)
 """
 
 
+@pytest.mark.timeout(900)  # some fifty compilations
 def test_kernels_compile_for_a_gpu(tmp_path):
     pytest.importorskip("triton.backends.nvidia", reason="needs Triton's compiler for NVIDIA")
     kept = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
