@@ -127,7 +127,7 @@ def test_a_pipe_is_read_by_its_path(folder: Path) -> None:
             assert [one["label"] for one in answers(found)] == [
                 one["label"] for one in answers(wanted)
             ]
-    with pytest.raises(UserError, match="no file"):
+    with pytest.raises(UserError, match="is a folder; name a file in it"):
         run("predict", folder / "classes/model", folder)
 
 

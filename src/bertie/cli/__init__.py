@@ -10,13 +10,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from bertie.cli.ablating import ablate
 from bertie.cli.asking import embed, fill, predict, similar
-from bertie.cli.exporting import export, inspect
+from bertie.cli.exporting import Casing, export, import_, info, inspect
 from bertie.cli.features import features, table7
 from bertie.cli.serving import serve
 from bertie.cli.show import (
@@ -32,9 +32,6 @@ from bertie.cli.show import (
 )
 from bertie.cli.tuning import Sets, as_sets, evaluate, finetune
 from bertie.errors import UserError
-
-if TYPE_CHECKING:
-    from bertie.checkpoint.model_dir import Storage
 
 app = typer.Typer(
     name="bertie",
@@ -56,10 +53,6 @@ Text = Annotated[
     ),
 ]
 Recipe = Annotated[str | None, typer.Option(help="A TOML file, or the name of a shipped recipe.")]
-Casing = Annotated[
-    bool | None,
-    typer.Option("--uncased/--cased", help="Only for a directory that does not say it itself."),
-]
 
 
 def show_version(wanted: bool) -> None:
@@ -266,80 +259,6 @@ def tokenize(
             )
 
 
-@app.command(rich_help_panel=DISK)
-def info(
-    target: Annotated[
-        str,
-        typer.Argument(help="A size, layers/hidden/heads, a model directory, a store."),
-    ],
-    batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 32,
-    length: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens in a sequence; default: 128, or what the model reads."),
-    ] = None,
-) -> None:
-    """Tell what a model is and costs (parameters, FLOPs, memory), or what a store holds.
-
-    ```
-    bertie info base                       # or tiny, mini, small, medium, large
-    bertie info 6/384/12 --batch 256 --length 512
-    bertie info my_run/model
-    bertie info my_store --length 512      # counts, lengths, masked instances
-    ```
-    """
-    from bertie.embedded import NAME, find_model
-    from bertie.info import describe
-
-    named = str(find_model(target)) if target == NAME else target
-    for facts in describe(named, batch_size=batch, length=length):
-        show_table(facts.columns, facts.rows, title=facts.title, right=facts.right)
-        for note in facts.notes:
-            print(f"{note}\n")
-
-
-@app.command("import", rich_help_panel=DISK)
-def import_(
-    source: Annotated[Path, typer.Argument(help="Directory of the checkpoint; or `embedded`.")],
-    out: Annotated[Path, typer.Option(help="The model directory to write, a new folder.")],
-    lower_case: Casing = None,
-    gelu: Annotated[
-        str | None,
-        typer.Option(help="For a TensorFlow checkpoint: erf (the default) or tanh."),
-    ] = None,
-    storage: Annotated[
-        str, typer.Option(help="float, or int8 (a quarter of the size, opened by bertie alone).")
-    ] = "float",
-) -> None:
-    """Turn a BERT checkpoint of any kind into a model directory.
-
-    It reads Hugging Face's checkpoints (safetensors, or pytorch_model.bin of any age, in one file
-    or many) and Google's original ones (bert_config.json, vocab.txt, bert_model.ckpt.*), without
-    TensorFlow.
-
-    ```
-    bertie import bert-base-cased/ --out models/base
-    bertie import uncased_L-12_H-768_A-12/ --out models/base --uncased
-    ```
-
-    In eight bits, and back to what transformers opens:
-
-    ```
-    bertie import my_run/model --out small --storage int8
-    bertie import small --out plain
-    ```
-    """
-    from bertie.checkpoint.importing import import_model
-    from bertie.embedded import find_model
-
-    kind: Storage = storage  # type: ignore[assignment]  # checked by what writes it
-    opened = import_model(find_model(source), out, lower_case=lower_case, gelu=gelu, storage=kind)
-    for note in opened.notes:
-        print(f"bertie: {note}", file=sys.stderr)
-    heads = ", ".join(opened.model.heads) or "none"
-    num_parameters = sum(parameter.numel() for parameter in opened.model.parameters())
-    print(f"{out}: {num_parameters:,} parameters; heads: {heads}")
-
-
 @app.command(rich_help_panel=TEXT)
 def prepare(
     text: Text,
@@ -457,6 +376,8 @@ def pretrain(
         print(f"guessing by frequency: {describe_figures(made.guessing)}")
 
 
+app.command(rich_help_panel=DISK)(info)
+app.command("import", rich_help_panel=DISK)(import_)
 app.command(rich_help_panel=TASK)(finetune)
 app.command(rich_help_panel=TASK)(evaluate)
 app.command(rich_help_panel=USE)(fill)

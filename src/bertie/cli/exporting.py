@@ -1,15 +1,93 @@
-"""The verbs that take a model elsewhere, or look into it: export, inspect."""
+"""The verbs that take a model elsewhere, or look into it: info, import, export, inspect."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bertie.cli.asking import take_model, told_in_lines
-from bertie.embedded import find_model
+from bertie.cli.show import show_table
+from bertie.embedded import NAME, find_model
 
 if TYPE_CHECKING:
+    from bertie.checkpoint.model_dir import Storage
     from bertie.export.check import Difference
+
+Casing = Annotated[
+    bool | None,
+    typer.Option("--uncased/--cased", help="Only for a directory that does not say it itself."),
+]
+
+
+def info(
+    target: Annotated[
+        str,
+        typer.Argument(help="A size, layers/hidden/heads, a model directory, a store."),
+    ],
+    batch: Annotated[int, typer.Option(min=1, help="Sequences in a step.")] = 32,
+    length: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens in a sequence; default: 128, or what the model reads."),
+    ] = None,
+) -> None:
+    """Tell what a model is and costs (parameters, FLOPs, memory), or what a store holds.
+
+    ```
+    bertie info base                       # or tiny, mini, small, medium, large
+    bertie info 6/384/12 --batch 256 --length 512
+    bertie info my_run/model
+    bertie info my_store --length 512      # counts, lengths, masked instances
+    ```
+    """
+    from bertie.info import describe
+
+    named = str(find_model(target)) if target == NAME else target
+    for facts in describe(named, batch_size=batch, length=length):
+        show_table(facts.columns, facts.rows, title=facts.title, right=facts.right)
+        for note in facts.notes:
+            print(f"{note}\n")
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(help="Directory of the checkpoint; or `embedded`.")],
+    out: Annotated[Path, typer.Option(help="The model directory to write, a new folder.")],
+    lower_case: Casing = None,
+    gelu: Annotated[
+        str | None,
+        typer.Option(help="For a TensorFlow checkpoint: erf (the default) or tanh."),
+    ] = None,
+    storage: Annotated[
+        str, typer.Option(help="float, or int8 (a quarter of the size, opened by bertie alone).")
+    ] = "float",
+) -> None:
+    """Turn a BERT checkpoint of any kind into a model directory.
+
+    It reads Hugging Face's checkpoints (safetensors, or pytorch_model.bin of any age, in one file
+    or many) and Google's original ones (bert_config.json, vocab.txt, bert_model.ckpt.*), without
+    TensorFlow.
+
+    ```
+    bertie import bert-base-cased/ --out models/base
+    bertie import uncased_L-12_H-768_A-12/ --out models/base --uncased
+    ```
+
+    In eight bits, and back to what transformers opens:
+
+    ```
+    bertie import my_run/model --out small --storage int8
+    bertie import small --out plain
+    ```
+    """
+    from bertie.checkpoint.importing import import_model
+
+    kind: Storage = storage  # type: ignore[assignment]  # checked by what writes it
+    opened = import_model(find_model(source), out, lower_case=lower_case, gelu=gelu, storage=kind)
+    for note in opened.notes:
+        print(f"bertie: {note}", file=sys.stderr)
+    heads = ", ".join(opened.model.heads) or "none"
+    num_parameters = sum(parameter.numel() for parameter in opened.model.parameters())
+    print(f"{out}: {num_parameters:,} parameters; heads: {heads}")
 
 
 @told_in_lines()
