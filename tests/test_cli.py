@@ -304,3 +304,12 @@ def test_threads_that_wait_do_not_hold_their_core(
     monkeypatch.setattr("bertie.cli.app", lambda: None)
     main()
     assert os.environ["GOMP_SPINCOUNT"] == (given or "1000")
+
+
+def test_a_closed_stdout_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "argv", ["bertie", "tokenize", "Paris", "--json"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    sys.stdout.close()
+    assert end.value.code in (0, None)

@@ -423,6 +423,8 @@ def main() -> None:
     # Threads that wait for others sleep soon. By default they hold their core for milliseconds, and
     # where others use the machine, those they wait for: a text that takes 6 ms took 330.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+    if sys.stdout is None:  # closed; a file that is opened later must not be its descriptor
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, TextIOWrapper):  # bytes that are no text come back as \\udcff
         codecs.register_error("plainly", plainly)
         sys.stdout.reconfigure(errors="plainly")
