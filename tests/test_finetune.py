@@ -1,5 +1,6 @@
 """A whole fine-tuning: each task by the command line, many runs, the best kept, none done twice."""
 
+import itertools
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -150,6 +152,9 @@ def test_a_folder_with_quotes_in_its_name_is_a_folder(
 # --- many runs ---
 
 
+PEAKS = ("5e-05", "3e-05", "2e-05")
+
+
 def test_the_papers_grid_is_18_runs_and_the_best_on_dev_is_kept(
     model: Path, tmp_path: Path
 ) -> None:
@@ -159,7 +164,8 @@ def test_the_papers_grid_is_18_runs_and_the_best_on_dev_is_kept(
     out = tmp_path / "out"
     shown: list[Mapping[str, Any]] = []
     paths = {"model": model, "train": train, "dev": dev, "out": out}
-    made = tune("classify", "tune.grid=paper", EACH_EPOCH, **paths, show=shown.append)
+    sets = ("tune.grid=paper", EACH_EPOCH, "train.log_every=1")
+    made = tune("classify", *sets, **paths, show=shown.append)
     unused = [line["note"] for line in shown if "is not used" in str(line.get("note"))]
     assert [note.split()[2] for note in unused] == ["tune.batch_size", "optim.peak", "train.budget"]
     results = made.results
@@ -171,6 +177,12 @@ def test_the_papers_grid_is_18_runs_and_the_best_on_dev_is_kept(
     best = max(run.scores["accuracy"] for run in results.runs)
     assert results.best().scores["accuracy"] == best
     assert evaluate_file(made.model, dev)[1].scores == results.best().scores
+    for size, epochs in itertools.product((16, 32), (2, 3, 4)):  # each learns at its own rate
+        folders = [out / f"runs/peak-{p}-batch-{size}-{epochs}-epochs-seed-0" for p in PEAKS]
+        rates = [np.array([x["rate"] for x in metrics(f) if "rate" in x]) for f in folders]
+        shares = [own / float(peak) for own, peak in zip(rates, PEAKS, strict=True)]
+        assert 0.5 < shares[0].max() <= 1
+        np.testing.assert_allclose(shares[1:], shares[:1] * 2)
     kept = [path for path in (out / "runs").iterdir() if (path / "model").exists()]
     assert len(kept) == 1  # the others would fill the disk
     check_same_weights(kept[0] / "model", made.model)
@@ -191,7 +203,7 @@ def test_seeds_are_runs_of_their_own_and_more_can_be_added(
     alone = tmp_path / "alone"
     tune("classify", *TWO_STEPS, "train.seed=2", **paths | {"out": alone})
     name = only_run(alone).name
-    assert (alone / "runs" / name / "metrics.jsonl").is_file() and (out / "runs" / name).is_dir()
+    assert metrics(alone / "runs" / name) == metrics(out / "runs" / name)
 
 
 def test_a_model_that_was_dropped_is_not_reported_as_if_it_were_there(

@@ -96,6 +96,21 @@ def test_spans_are_the_mean_of_start_and_end(logits: torch.Tensor) -> None:
     torch.testing.assert_close(term.total, (start + end) / 2)
 
 
+def test_what_is_right_is_counted() -> None:
+    """Of a span start and end are half of it each; a number is right if less than a half off."""
+    rows = torch.zeros(5, 2)
+    rows[1, 0] = rows[2, 1] = rows[4, 0] = rows[3, 1] = 1.0
+    bounds, weights = torch.tensor([0, 3, 5]), torch.tensor([1.0, 4.0])
+    for targets, right in (([[1, 2], [1, 0]], 5), ([[0, 2], [1, 0]], 4.5), ([[1, 2], [0, 0]], 3)):
+        term = span_cross_entropy(rows, bounds, torch.tensor(targets), weights)
+        assert float(term.num_right) == right and float(term.num_targets) == 5
+    errors = torch.tensor([0.4, -0.6])
+    assert float(squared_error(errors, torch.zeros(2), weights).num_right) == 1
+    two = torch.tensor([[0.5, -0.5], [0.5, 0.5]])
+    given = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    assert float(binary_cross_entropy(two, given, weights).num_right) == 1 + 4 / 2
+
+
 def test_weights_add_up_over_parts(logits: torch.Tensor) -> None:
     weights = torch.linspace(0, 2, 11)
     many = torch.arange(77).reshape(11, 7).remainder(3).eq(0).float()

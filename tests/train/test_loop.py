@@ -1,5 +1,6 @@
 """Training: exact under accumulation, the same after a stop, refused where it cannot go on."""
 
+import itertools
 import math
 import pickle
 import signal
@@ -68,6 +69,16 @@ def test_stopped_and_resumed_is_never_stopped(store: Store, tmp_path: Path, name
     run(store, tmp_path / "stopped", settings)
     assert metrics(tmp_path / "stopped") == metrics(tmp_path / "whole")
     check_same_weights(tmp_path / "stopped", tmp_path / "whole")
+
+
+def test_dropout_differs_between_seeds_phases_ranks_and_steps() -> None:
+    cases = list(itertools.product(range(3), range(2), range(4), range(50)))
+    found = set()
+    for seed, phase, rank, step in cases:
+        parts = {"config": {"seed": seed}, "counters": {"phase": phase}, "world": {"rank": rank}}
+        trainer: Any = SimpleNamespace(**{k: SimpleNamespace(**v) for k, v in parts.items()})
+        found.add(Trainer._seed_of(trainer, step))
+    assert len(found) == len(cases)
 
 
 def test_one_batch_of_64_is_four_of_16(
