@@ -5,19 +5,24 @@ import os
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import bertie
 from bertie.errors import UserError
+from bertie.evaluate import evaluate_file
 from bertie.infer import verb
-from bertie.infer.answers import Chosen
+from bertie.infer.answers import Chosen, Tagged
 from bertie.infer.engine import Engine
 from bertie.infer.examples import make_choice, make_text
+from bertie.infer.file_examples import read_examples
 from bertie.infer.predict import draft_path, keep_whole_lines, make_line, write_lines
 from bertie.infer.rows import STDIN
 from bertie.tasks.classify import Classify
+from bertie.tasks.tag import Tag
+from bertie.tasks.task import Rejects
 from tests.infer.models import SENTENCES, make_tuned
 
 EXAMPLES = [make_text(text * (1 + n % 3)) for n, text in enumerate(SENTENCES * 6)]
@@ -116,3 +121,35 @@ def test_what_is_no_number_is_not_written_as_one() -> None:
     """JSON has no NaN."""
     with pytest.raises(ValueError, match="not JSON compliant"):
         make_line(make_text("a"), Chosen(label=0, option="b", scores=(float("nan"),)))
+
+
+@pytest.mark.parametrize("num_sentences", [1, 2, 5])
+def test_sentences_are_read_with_their_document_however_the_file_is_portioned(
+    num_sentences: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = Tag(
+        kind="spans",
+        labels=("O", "B-X", "I-X"),
+        level="word",
+        max_length=40,
+        context="document",
+        metric="f1",
+    )
+    words = " ".join(SENTENCES).split()
+    lines = []
+    for number in range(30):
+        lines += ["-DOCSTART- O", ""] if number % num_sentences == 0 else []
+        lines += [f"{word} O" for word in words[number : number + 1 + number % 4]] + [""]
+    (tmp_path / "a.conll").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    model = make_tuned(tmp_path, task)
+    scores = evaluate_file(model, tmp_path / "a.conll")[1].predictions
+    monkeypatch.setattr(verb, "FIRST_TOKENS", 4)
+    monkeypatch.setattr(verb, "AHEAD_TOKENS", 30)
+    engine = bertie.load(model, device="cpu")
+    tokenizer = engine.tokenizer
+    examples = list(read_examples(tmp_path / "a.conll", task, tokenizer, Rejects()))
+    reader = engine.for_task(task)
+    assert len(list(reader.chunks(examples))) > 4
+    for found, wanted in zip(reader.each(examples), scores, strict=True):
+        assert isinstance(found, Tagged)
+        np.testing.assert_allclose([word.score for word in found.words], wanted.scores, atol=1e-5)

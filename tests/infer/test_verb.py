@@ -1,8 +1,12 @@
 """One in, one out; many in, as many out, in order, while they come."""
 
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bertie.errors import UserError
 from bertie.infer import verb
@@ -32,6 +36,32 @@ def test_the_first_portion_of_a_stream_is_small(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(verb, "FIRST_TOKENS", 2)
     monkeypatch.setattr(verb, "AHEAD_TOKENS", 8)
     assert [len(chunk) for chunk in SHOUT.chunks("a" * 31)] == [2, 4, 8, 8, 8, 1]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 12), max_size=12), is_alone=st.lists(st.booleans(), max_size=12)
+)
+def test_documents_are_not_cut_unless_they_are_too_long(
+    lengths: list[int], is_alone: list[bool]
+) -> None:
+    """Items are numbers of documents; -1 has none."""
+    of_each = dict(enumerate(is_alone))
+    items = [-1 if of_each.get(n) else n for n, length in enumerate(lengths) for _ in range(length)]
+    reader: Verb[int, int] = Verb(
+        read=lambda item: cast(int, item),
+        size=lambda item: 1,
+        answer=lambda some: some,
+        document=lambda item: item,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verb, "FIRST_TOKENS", 2)
+        patch.setattr(verb, "AHEAD_TOKENS", 8)
+        portions = list(reader.chunks(items))
+    assert [item for portion in portions for item in portion] == items
+    assert all(len(portion) <= 16 for portion in portions)
+    for one, following in pairwise(portions):
+        is_cut = one[-1] == following[0] != -1
+        assert not is_cut or items.count(one[-1]) > 8
 
 
 @pytest.mark.parametrize("items", [None, "text", b"text", 3])

@@ -412,6 +412,7 @@ class Engine:
             size=ask.size_of,
             answer=answer,
             what="example",
+            document=partial(ask.document_of, task),
         )
 
     def _settled(self, kind: type[T], verb: str) -> T:

@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 from bertie.errors import UserError
 from bertie.infer.verb import check_pair, check_text, shown, text_size
+from bertie.tasks import KnownTask
 from bertie.tasks.choice import ChoiceExample
 from bertie.tasks.classify import TextExample
 from bertie.tasks.questions import SpanExample
 from bertie.tasks.sentences import Level, TagExample, split_words
+from bertie.tasks.tag import Tag
 from bertie.text.tokenizer import Tokenizer
 from bertie.text.wordpiece import PREFIX
 
@@ -83,3 +85,10 @@ def size_of(example: Example) -> int:
     if isinstance(example, SpanExample):
         return text_size(example.question, example.context)
     return text_size(*example.options) + len(example.options) * text_size(example.context)
+
+
+def document_of(task: KnownTask, example: Example) -> int:
+    """Of a sentence that is read with those around it; below 0 of all else."""
+    if isinstance(task, Tag) and isinstance(example, TagExample) and task.context == "document":
+        return example.document
+    return -1

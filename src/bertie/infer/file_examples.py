@@ -106,7 +106,7 @@ def is_columns(path: Path, task: Tag) -> bool:
 
 
 def read_columns(path: Path, task: KnownTask, rejects: Rejects) -> Iterator[Example]:
-    """Sentences of CoNLL; those of a document know their neighbours within a portion."""
+    """Sentences of CoNLL."""
     is_close = isinstance(task, Tag) and task.level == "character"
     for example in sentences.group_lines(path, read_lines(path, rejects), rejects):
         yield replace(close_up(example) if is_close else example, tags=None)

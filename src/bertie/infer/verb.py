@@ -14,6 +14,11 @@ E = TypeVar("E")  # what is asked, checked and read
 A = TypeVar("A")  # its answer
 
 
+def alone(item: object) -> int:
+    """Of what has no neighbours."""
+    return -1
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verb(Generic[E, A]):
     """A way to ask a model."""
@@ -22,6 +27,7 @@ class Verb(Generic[E, A]):
     size: Callable[[E], int]  # about how many tokens it has
     answer: Callable[[Sequence[E]], Sequence[A]]  # some of them, in order
     what: str = "text"  # an item's name in messages
+    document: Callable[[E], int] = alone  # that it is part of and answered with; below 0: none
 
     def one(self, item: object) -> A:
         return self.answer([self.read(item)])[0]
@@ -36,19 +42,27 @@ class Verb(Generic[E, A]):
         """The items in the portions that are answered together.
 
         These depend on the items alone, and on where the stream pauses, if PAUSE stands in it.
+        Between them no document is cut that has AHEAD_TOKENS at most.
         """
         chunk: list[E] = []
         num_tokens = num_items = 0
         room = min(FIRST_TOKENS, AHEAD_TOKENS)
         for item in items:
-            if item is not PAUSE:
+            if item is PAUSE:
+                new, is_cut = [], True
+            else:
                 num_items += 1
-                chunk.append(self.read_numbered(item, num_items))
-                num_tokens += self.size(chunk[-1])
-            if chunk and (item is PAUSE or num_tokens >= room):
+                new = [self.read_numbered(item, num_items)]
+                is_cut = num_tokens >= room and self.document(new[0]) != self.document(chunk[-1])
+            if chunk and is_cut:
                 yield chunk
-                chunk, num_tokens = [], 0
-                room = min(2 * room, AHEAD_TOKENS)
+                chunk, num_tokens, room = [], 0, min(2 * room, AHEAD_TOKENS)
+            chunk += new
+            num_tokens += sum(map(self.size, new))
+            is_alone = bool(chunk) and self.document(chunk[-1]) < 0
+            if num_tokens >= (room if is_alone else 2 * AHEAD_TOKENS):
+                yield chunk
+                chunk, num_tokens, room = [], 0, min(2 * room, AHEAD_TOKENS)
         if chunk:
             yield chunk
 
