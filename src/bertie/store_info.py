@@ -116,9 +116,9 @@ def note_waste(share: float, config: InstanceConfig) -> tuple[str, ...]:
         return ()
     return (
         f"An epoch of these instances holds {share:.1%} of the tokens: a sentence is cut to the "
-        f"{config.max_length} tokens of its instance, and the rest of it is not used. Is it text "
-        "without ends of sentences? Prepare it with a sentence a line, or train with "
-        'data.instances.kind = "full" and objective = "mlm".',
+        f"{config.max_length} tokens of its instance, and the rest of it is not used. Take longer "
+        "instances; or, if the text has no ends of sentences, prepare it with a sentence a line, "
+        'or train with data.instances.kind = "full" and objective = "mlm".',
     )
 
 

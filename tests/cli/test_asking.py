@@ -161,26 +161,46 @@ def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
     assert not list(folder.glob("*none.*"))
 
 
+@pytest.mark.parametrize(
+    "command",
+    [("predict", "classes/model"), ("embed", "classes/model"), ("similar", "--query", "a")],
+)
+def test_what_is_no_text_is_refused(folder: Path, command: tuple[str, ...]) -> None:
+    (folder / "picture.txt").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(200)))
+    out = ("--out", "vectors.npy") if command[0] == "embed" else ()
+    result = bertie(*command, "picture.txt", *out, cwd=folder)
+    assert result.returncode == 2 and result.stdout == ""
+    assert "picture.txt is not text but an image" in result.stderr
+    assert not (folder / "vectors.npy").exists()
+
+
 def test_a_model_that_was_not_fine_tuned_predicts_nothing(folder: Path) -> None:
     result = bertie("predict", "pretrained/model", "lines.txt", cwd=folder)
     assert result.returncode == 2
     assert "was not fine-tuned" in result.stderr and result.stderr.count("\n") == 1
 
 
-def test_killed_and_started_again_is_never_killed(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_killed_and_started_again_is_never_killed(folder: Path, number: int) -> None:
     lines = [f"{text} {n} Paris is the capital" for n in range(1500) for text in SENTENCES]
     (folder / "many.txt").write_text("\n".join(lines), "utf-8")
     command = ["predict", "classes/model", "many.txt", "--out"]
-    assert bertie(*command, "whole.jsonl", cwd=folder).returncode == 0
+    if not (folder / "whole.jsonl").exists():
+        assert bertie(*command, "whole.jsonl", cwd=folder).returncode == 0
+    (folder / "killed.jsonl").unlink(missing_ok=True)
     arguments = [sys.executable, "-m", "bertie", *command, "killed.jsonl"]
-    life = subprocess.Popen(arguments, cwd=folder, env=os.environ | {"PYTHONUTF8": "1"})
+    life = subprocess.Popen(
+        arguments, cwd=folder, env=os.environ | {"PYTHONUTF8": "1"}, stderr=subprocess.PIPE
+    )
     until = time.monotonic() + 120
     while time.monotonic() < until and life.poll() is None:
         drafts = list(folder.glob(".killed.jsonl.draft-*"))
         if drafts and drafts[0].stat().st_size:
             break
-    life.send_signal(signal.SIGKILL)
-    life.wait()
+    life.send_signal(number)
+    _, told = life.communicate()
+    if number == signal.SIGINT:
+        assert life.returncode == 130 and b"stopped; the same command goes on" in told
     assert not (folder / "killed.jsonl").exists()
     result = bertie(*command, "killed.jsonl", cwd=folder)
     assert "answers were there already" in result.stderr

@@ -1,5 +1,6 @@
 """Every export answers as the engine does, whatever head it has and however texts are filled up."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,11 @@ from bertie.infer.embed import Embedding
 from bertie.infer.engine import Engine
 from bertie.tasks.classify import Classify
 from bertie.tasks.instances import Framer, Input
+from bertie.tasks.span import Span
 from tests.checkpoint.theirs import open_theirs
 from tests.infer.models import SENTENCES, make_directory, make_tuned
 
+FORMATS = (Path(__file__).parents[2] / "docs" / "formats.md").read_text(encoding="utf-8")
 HEADS: list[tuple[str, ...]] = [
     (),
     ("masked_lm", "next_sentence"),
@@ -213,3 +216,19 @@ def run_onnx(folder: Path, inputs: list[Input]) -> list[np.ndarray]:
 def frame(engine: Engine, texts: list[str]) -> list[Input]:
     framer = Framer.of(engine.tokenizer)
     return [framer.frame(engine.tokenizer.ids(text)[: engine.max_length - 2]) for text in texts]
+
+
+@pytest.mark.parametrize("threshold", [-99.0, 99.0])
+def test_the_way_from_logits_to_an_answer_is_as_documented(
+    threshold: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    task = Span(max_length=40, max_question=20, may_be_unanswerable=True, threshold=threshold)
+    model = make_tuned(tmp_path, task)
+    export_model(model, tmp_path / "qa_onnx", form="onnx")
+    (block,) = re.findall(r"```python\n(.*?)```", FORMATS, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    question, text = re.findall(r'question, text = "(.*?)", "(.*?)"', block)[0]
+    answer = bertie.load(model, device="cpu").answer(question, text)
+    assert capsys.readouterr().out.strip() == answer.text
+    assert bool(answer.text) == (threshold > 0)

@@ -2,13 +2,14 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bertie.metrics.classes import calibration, class_table, confusion
-from bertie.report.finetuning import show, write_finetuning_report
+from bertie.report.finetuning import show, warnings, write_finetuning_report
 from bertie.report.results import FinetuneResults, FinetuneRun, WrongExample
 from tests.report.checker import HOSTILE, Checker, check_page
 from tests.report.test_results import a_run, results_of
@@ -63,6 +64,13 @@ def test_the_numbers_that_count_are_there(tmp_path: Path) -> None:
     assert values["summary"]["mean"] == pytest.approx(0.78)
     assert values["runs"][0]["curve"] == [0.455, 0.91]
     assert len(values["calibration"]["bins"]) == 10 and len(values["confusion"]) == 2
+
+
+def test_class_weights_are_proposed_where_there_are_none() -> None:
+    for weights, is_told in (("none", True), ("balanced", False)):
+        made = of_classes(("no", "yes"), ["a"])
+        (line,) = warnings(replace(made, settings={"task.class_weights": weights}))
+        assert "more epochs" in line and ("task.class_weights=balanced" in line) is is_told
 
 
 @pytest.mark.parametrize("num_labels", [1, 2, 13, 45, 100])

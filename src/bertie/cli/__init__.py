@@ -5,7 +5,6 @@ Parts are imported inside the verbs: `bertie --help` is instant and loads no tor
 
 import codecs
 import os
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from io import TextIOWrapper
@@ -20,6 +19,7 @@ from bertie.cli.exporting import Casing, export, import_, info, inspect
 from bertie.cli.features import features, table7
 from bertie.cli.serving import serve
 from bertie.cli.show import (
+    may_be_interrupted,
     may_stop,
     plainly,
     print_json,
@@ -290,19 +290,15 @@ def prepare(
     from bertie.text.count import available_cores
 
     settings = read_recipe(PrepareRecipe, recipe, sets or [])
-    try:
-        with progress_bar() as on_progress:
-            prepared = make_store(
-                text,
-                find_model(vocab),
-                out,
-                settings,
-                workers=workers or available_cores(),
-                on_progress=on_progress,
-            )
-    except KeyboardInterrupt:
-        print("bertie: stopped; the same command goes on where it was", file=sys.stderr)
-        raise SystemExit(128 + signal.SIGINT) from None
+    with may_be_interrupted(), progress_bar() as on_progress:
+        prepared = make_store(
+            text,
+            find_model(vocab),
+            out,
+            settings,
+            workers=workers or available_cores(),
+            on_progress=on_progress,
+        )
     stores = {"to train with": prepared.train, "held out": prepared.held_out}
     show_table(
         ("", "documents", "sentences", "tokens", "MB on disk"),

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertie.cli.show import print_json, read_lines, show_filled, show_table
+from bertie.cli.show import (
+    may_be_interrupted,
+    print_json,
+    read_lines,
+    show_filled,
+    show_table,
+)
 from bertie.cli.tuning import Sets, SkipBad
 from bertie.embedded import find_model
 from bertie.errors import UserError
@@ -177,8 +183,9 @@ def predict(
         if before:
             print(f"bertie: {before:,} answers were there already", file=sys.stderr)
         total = estimate_rows(file, format)
-        for num_done in watch(written, total, "predicting", before=before):  # noqa: B007
-            pass
+        with may_be_interrupted():
+            for num_done in watch(written, total, "predicting", before=before):  # noqa: B007
+                pass
         print(f"{out}: {num_done:,} answers")
     tell_problems(rejects.problems)
 

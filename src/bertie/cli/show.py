@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -178,6 +179,16 @@ def may_stop() -> Iterator[None]:
     except Stopped as stopped:
         print(f"bertie: {stopped}; the same command goes on from there", file=sys.stderr)
         raise SystemExit(128 + stopped.number) from None
+
+
+@contextmanager
+def may_be_interrupted() -> Iterator[None]:
+    """Of work that is kept as it is done: Ctrl-C says so, and ends with the signal's exit code."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("bertie: stopped; the same command goes on where it was", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from bertie.data.blocks import (
 )
 from bertie.data.formats import DELIMITERS, JSON, PARQUET, kind_of, parse_row, read_rows
 from bertie.data.parquet import ROWS, open_parquet
+from bertie.data.signs import check_is_text
 from bertie.errors import UserError, check_known
 from bertie.tasks.tables import (
     RAGGED,
@@ -96,8 +97,13 @@ def open_rows(
 
 
 def check_file(path: Path) -> None:
-    if not path.is_file() and not is_stream(path):
+    """Refuses what is not there, or is no text; what a stream holds is seen when it comes."""
+    if is_stream(path):
+        return
+    if not path.is_file():
         raise missing(path)
+    if kind_of(path) not in PARQUET:
+        check_is_text(path, next(read_bytes(path), b""))
 
 
 def is_stream(path: Path) -> bool:

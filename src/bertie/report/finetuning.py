@@ -124,9 +124,12 @@ def warnings(results: FinetuneResults) -> list[str]:
             "try a lower rate or a longer warm-up."
         )
     if at_majority:
+        weights = ", or task.class_weights=balanced for rare classes"
+        is_unweighted = results.settings.get("task.class_weights") == "none"
         found.append(
             f"{count(at_majority, results)} did no better than always the same answer"
-            f"{seeds_of(at_majority)}: try a lower rate, a longer warm-up, or more epochs."
+            f"{seeds_of(at_majority)}: try a lower rate, a longer warm-up, or more epochs"
+            f"{weights if is_unweighted else ''}."
         )
     group = group_of(results, results.best())
     is_near = results.majority is not None and group.mean - group.spread <= results.majority < 1
