@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from typer.testing import CliRunner
@@ -33,7 +34,7 @@ from bertie.train.evaluate import evaluate_pretraining
 from bertie.train.loop import Trainer
 from bertie.train.optim import rate
 from bertie.train.record import find_common_checkpoint, flatten
-from tests.data.stores import TOKENIZER
+from tests.data.stores import FIRST, TOKENIZER, write_store
 from tests.kernels.closeness import check_close
 from tests.train.runs import (
     TINY,
@@ -586,6 +587,15 @@ def test_before_the_start_it_says_what_it_will_do(store: Store, tmp_path: Path) 
     notes.clear()
     run(store, tmp_path, recipe(*PHASES), show=note)
     assert notes[0].startswith("goes on from") and "100.0% are done" in notes
+
+
+def test_a_run_that_is_to_learn_pairs_and_has_none_says_so(tmp_path: Path) -> None:
+    alone = write_store(tmp_path / "alone", [[5]] * 30, ids=np.arange(150) % 20 + FIRST)
+    sop = ("objective=mlm+sop", "data.instances.kind=sop", "train.budget=2 steps")
+    notes: list[Any] = []
+    run(alone, tmp_path / "out", recipe(*sop), show=notes.append)
+    said = [line["note"] for line in notes if "note" in line]
+    assert any("warning: 0 of 30 instances are pairs" in line for line in said)
 
 
 def test_budgets_are_said_as_they_were_asked_for(store: Store, tmp_path: Path) -> None:

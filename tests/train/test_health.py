@@ -49,10 +49,17 @@ def test_long_tails_are_warned_of_from_the_first_line_on() -> None:
 
 
 def test_pairs_should_be_half_and_half() -> None:
-    assert check_pairs(50, 100) is None and check_pairs(41, 100) is None
-    assert check_pairs(0, 0) is None and check_pairs(9, 10) is None  # too few to tell
-    warning = check_pairs(900, 1000)
+    assert check_pairs(50, 100, 100) is None and check_pairs(41, 100, 100) is None
+    assert check_pairs(0, 0, 0) is None and check_pairs(9, 10, 10) is None  # too few to tell
+    warning = check_pairs(900, 1000, 1000)
     assert warning is not None and "90% of the pairs are NotNext" in warning
+
+
+def test_instances_should_be_pairs_where_pairs_are_learned() -> None:
+    assert check_pairs(30, 60, 100) is None
+    for num_pairs in (0, 49):
+        warning = check_pairs(num_pairs // 2, num_pairs, 100)
+        assert warning is not None and f"{num_pairs} of 100 instances are pairs" in warning
 
 
 def test_a_warning_comes_once() -> None:

@@ -45,8 +45,14 @@ def find_warnings(line: Mapping[str, float], unigram: float | None) -> dict[str,
     return found
 
 
-def check_pairs(num_random: int, num_pairs: int) -> str | None:
-    """A warning if the two kinds of pairs are not about equally frequent."""
+def check_pairs(num_random: int, num_pairs: int, num_wanted: int) -> str | None:
+    """A warning if few are pairs of those that should be, or not as many of both kinds."""
+    if num_pairs < num_wanted / 2:
+        return (
+            f"{num_pairs:,} of {num_wanted:,} instances are pairs, the others teach nothing of "
+            "them: a document of a single sentence has no two parts. Take text in documents of "
+            "many sentences, or objective=mlm"
+        )
     if num_pairs < 100 or 0.4 <= num_random / num_pairs <= 0.6:
         return None
     return (
