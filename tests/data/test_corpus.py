@@ -27,7 +27,6 @@ from bertie.data.corpus import (
     CorpusConfig,
     Unit,
     document_hash,
-    find_files,
     is_held_out,
     plan_units,
     read_batches,
@@ -35,6 +34,7 @@ from bertie.data.corpus import (
     read_unit,
     source_hash,
 )
+from bertie.data.files import find_files
 from bertie.data.formats import EMPTY, NOT_JSON
 from bertie.errors import UserError
 
