@@ -117,6 +117,12 @@ def test_the_format_can_be_said(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("text,label\na,b\n")
     stream = open_rows(tmp_path / "data", Rejects(), known=KNOWN, format="csv")
     assert [dict(row.values) for row in stream.rows] == [{"text": "a", "label": "b"}]
+    write(tmp_path / "a.parquet").rename(tmp_path / "packed")
+    assert estimate_rows(tmp_path / "packed", "parquet") == len(ROWS)
+    stream = open_rows(tmp_path / "packed", Rejects(), known=KNOWN, format="parquet")
+    assert len(list(stream.rows)) == len(ROWS)
+    with pytest.raises(UserError, match="packed is not text but a Parquet file"):
+        open_rows(tmp_path / "packed", Rejects(), known=KNOWN, format="csv")
     with pytest.raises(UserError, match="no format 'xml'; there are: text, csv"):
         open_rows(tmp_path / "data", Rejects(), known=KNOWN, format="xml")
     with pytest.raises(UserError, match="no file"):

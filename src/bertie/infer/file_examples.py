@@ -82,7 +82,7 @@ def find_format(path: Path, task: KnownTask, format: str | None = None) -> str:
         check_known("format", format, (*FORMATS, *OWN))
     if format in OWN and not isinstance(task, OWN[format].task):
         raise UserError(f"{format} is for {OWN[format].does}; the model does something else")
-    check_file(path)
+    check_file(path, format)
     if format is not None or is_stream(path):
         return format or guess_format(path)
     found = guess_format(path)

@@ -83,7 +83,7 @@ def open_rows(
     """
     if format is not None:
         check_known("format", format, FORMATS)
-    check_file(path)
+    check_file(path, format)
     format = format or guess_format(path)
     if format == "parquet":
         return open_parquet_rows(path)
@@ -96,13 +96,13 @@ def open_rows(
     return open_delimited(path, lines, rejects, "," if format == "csv" else "\t", known)
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path, format: str | None) -> None:
     """Refuses what is not there, or is no text; what a stream holds is seen when it comes."""
     if is_stream(path):
         return
     if not path.is_file():
         raise missing(path)
-    if kind_of(path) not in PARQUET:
+    if (format or guess_format(path)) != "parquet":
         check_is_text(path, next(read_bytes(path), b""))
 
 
@@ -253,7 +253,7 @@ def open_parquet_rows(path: Path) -> Stream:
 
 def estimate_rows(path: Path, format: str | None = None) -> int | None:
     """About how many rows there are, where a look at the file tells."""
-    check_file(path)
+    check_file(path, format)
     if is_stream(path) or path.suffix.lower() in PACKED:
         return None
     if (format or guess_format(path)) == "parquet":
