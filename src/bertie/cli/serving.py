@@ -52,7 +52,7 @@ def serve(
 
     ```
     bertie serve                             # the model that ships
-    bertie serve sentiment/model ner=runs/2/model --port 80 --api-key-file keys
+    bertie serve sentiment/model ner=ner/model --port 8080 --api-key-file keys
     bertie serve my_model --set limits.texts=64 --set batching.tokens=16384
     ```
     """
