@@ -306,6 +306,25 @@ def test_threads_that_wait_do_not_hold_their_core(
     assert os.environ["GOMP_SPINCOUNT"] == (given or "1000")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="a shell of Unix closes them")
+@pytest.mark.parametrize("closed", ["2>&-", "<&- 2>&-", "<&- >&- 2>&-"])
+def test_no_file_takes_the_place_of_what_is_closed(closed: str, tmp_path: Path) -> None:
+    """Nor does stdout get what is for stderr."""
+    code = (
+        "import os, sys\n"
+        "from bertie.cli import main\n"
+        "sys.argv = ['bertie', 'tokenize', 'Paris', '--vocab', 'none']\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code, end='', file=open(3, 'w'))\n"
+        "assert os.open('later', os.O_CREAT | os.O_WRONLY) > 2\n"
+    )
+    (tmp_path / "code.py").write_text(code)
+    command = f'"{sys.executable}" code.py 3>code {closed}'
+    result = subprocess.run(command, shell=True, cwd=tmp_path, stdout=subprocess.PIPE)
+    assert result.returncode == 0 and (tmp_path / "code").read_text() == "2"
+    assert result.stdout == b""
+
+
 def test_a_closed_stdout_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "argv", ["bertie", "tokenize", "Paris", "--json"])

@@ -419,8 +419,7 @@ def main() -> None:
     # Threads that wait for others sleep soon. By default they hold their core for milliseconds, and
     # where others use the machine, those they wait for: a text that takes 6 ms took 330.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
-    if sys.stdout is None:  # closed; a file that is opened later must not be its descriptor
-        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    open_closed()
     if isinstance(sys.stdout, TextIOWrapper):  # bytes that are no text come back as \\udcff
         codecs.register_error("plainly", plainly)
         sys.stdout.reconfigure(errors="plainly")
@@ -433,6 +432,20 @@ def main() -> None:
         if end.code in (0, None) and int(os.environ.get("WORLD_SIZE") or 1) > 1:
             leave()
         raise
+
+
+def open_closed() -> None:
+    """Of stdin, stdout and stderr those that are closed lead nowhere.
+
+    Else a file that is opened later would take the place of one, and get what is told there; and
+    what is printed to a stderr that is not there goes to stdout.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    nowhere = Path(os.devnull)
+    sys.stdout = sys.stdout or nowhere.open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or nowhere.open("w", encoding="utf-8")
 
 
 def leave() -> None:
