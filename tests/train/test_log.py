@@ -55,6 +55,21 @@ def test_a_line_is_the_sum_over_its_targets(tmp_path: Path) -> None:
     assert shown == [first, second]
 
 
+def test_where_nothing_was_predicted_there_is_no_loss(tmp_path: Path) -> None:
+    """It was a loss of 0."""
+    Log(tmp_path, every=1, show=lambda line: None).add(
+        Counters(step=1, tokens=10, seconds=1.0),
+        {"mlm_loss": 0.0, "mlm_accuracy": 0.0, "nsp_loss": 6.0},
+        {"mlm": 0, "nsp": 3},
+        norm=0.5,
+        rate=0.1,
+        progress=0.1,
+        is_last=False,
+    )
+    (line,) = lines_of(tmp_path)
+    assert line["nsp_loss"] == 2 and not {"mlm_loss", "mlm_accuracy"} & {*line}
+
+
 def test_the_share_of_tails_is_the_mean_over_steps_and_is_shown(tmp_path: Path) -> None:
     log = Log(tmp_path, every=2, show=lambda line: None)
     for step, share in ((1, 0.02), (2, 0.05)):

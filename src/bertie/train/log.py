@@ -77,8 +77,9 @@ class Log:
         if counters.step % self.every and not is_last:
             return
         means = {
-            name: total / max(1e-9, self.num_targets[name.rpartition("_")[0]])
+            name: total / count
             for name, total in self.totals.items()
+            if (count := self.num_targets[name.rpartition("_")[0]])  # else nothing was predicted
         }
         tokens_per_s = self.find_speed(counters)
         line = {"step": counters.step, "tokens": counters.tokens, **means}
