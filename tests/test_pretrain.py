@@ -596,6 +596,9 @@ def test_a_run_that_is_to_learn_pairs_and_has_none_says_so(tmp_path: Path) -> No
     run(alone, tmp_path / "out", recipe(*sop), show=notes.append)
     said = [line["note"] for line in notes if "note" in line]
     assert any("warning: 0 of 30 instances are pairs" in line for line in said)
+    notes.clear()
+    run(alone, tmp_path / "mlm", recipe("objective=mlm", *sop[1:]), show=notes.append)
+    assert notes and not any("warning" in line.get("note", "") for line in notes)
 
 
 def test_budgets_are_said_as_they_were_asked_for(store: Store, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from bertie.data.chance import Ints
 from bertie.data.index import Header
 from bertie.data.loader import Batch, Loader
-from bertie.data.steps import TERMS, DataConfig, fit_micro_tokens
+from bertie.data.steps import DataConfig, fit_micro_tokens
 from bertie.data.store import Store
 from bertie.errors import UserError
 from bertie.model.bert import Bert
@@ -147,7 +147,7 @@ def preflight(plan: Plan, model: Bert, store: Store, unigram: float) -> Iterator
         yield f"{plan.budget.amount:,.12g} {plan.budget.unit}"
     if PIECES.keys() & {*model.heads}:
         yield f"guessing by frequency loses {unigram:.2f} nats a predicted token"
-    num_wanted = header.num_instances if first.data.instances.kind in TERMS else 0
+    num_wanted = header.num_instances if "next_sentence" in model.heads else 0
     if warning := check_pairs(header.num_second, header.num_pairs, num_wanted):
         yield f"warning: {warning}"
 
