@@ -109,6 +109,21 @@ def test_predict_answers_a_pipe_while_it_comes(folder: Path) -> None:
         assert life.wait(60) == 0
 
 
+@pytest.mark.parametrize(("file", "goes_on"), [("lines.txt", True), ("-", False)])
+def test_a_stopped_predict_goes_on_if_it_can(
+    file: str, goes_on: bool, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bertie.infer.predict.answer_lines", stop)
+    monkeypatch.chdir(folder)
+    words = ["predict", "classes/model", file, "--out", str(tmp_path / "out.jsonl")]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 130
+    assert ("the same command goes on where it was" in result.stderr) == goes_on
+
+
 def test_a_pipe_is_read_by_its_path(folder: Path) -> None:
     """As a shell makes one of `<(...)`."""
     (folder / "lines.csv").write_text("text,id\n" + "".join(f'"{one}",x\n' for one in SENTENCES))

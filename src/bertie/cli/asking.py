@@ -3,7 +3,7 @@
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -138,7 +138,7 @@ def predict(
     questions, choices. Columns are those of its training, or guessed;
     `--set task.columns.first=NAME` names one. Files may be larger than memory, and long texts are
     read in windows. Lines from stdin are answered as they come. With --out, the same command goes
-    on if it was stopped.
+    on if it was stopped; stdin and pipes begin anew.
 
     ```
     bertie predict sentiment/model reviews.txt
@@ -183,7 +183,7 @@ def predict(
         if before:
             print(f"bertie: {before:,} answers were there already", file=sys.stderr)
         total = estimate_rows(file, format)
-        with may_be_interrupted():
+        with nullcontext() if is_stream(file) else may_be_interrupted():  # a stream begins anew
             for num_done in watch(written, total, "predicting", before=before):  # noqa: B007
                 pass
         print(f"{out}: {num_done:,} answers")
