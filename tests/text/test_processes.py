@@ -77,6 +77,35 @@ def test_no_process_outlives_its_parent(number: signal.Signals, tmp_path: Path) 
     wait_for(lambda: not is_running(f"WORK={folder}"))
 
 
+IN_A_LOCK = """
+import os, signal, sys
+from pathlib import Path
+from bertie.text.processes import processes
+from tests.text.test_processes import sleep_long
+
+if __name__ == "__main__":
+    with processes(2) as pool:
+        futures = [pool.submit(sleep_long, Path(sys.argv[1]) / str(n)) for n in range(4)]
+        futures[0]._condition.acquire()  # as concurrent.futures.wait does
+        os.kill(os.getpid(), int(sys.argv[2]))
+        futures[0]._condition.release()
+        futures[0].result()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_leaves_no_lock_behind(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(IN_A_LOCK, encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, str(tmp_path / "program.py"), str(tmp_path), str(int(number))],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert run.returncode != 0 and "KeyboardInterrupt" in run.stderr
+
+
 def test_answers_come_in_order_and_little_is_read_ahead() -> None:
     given = iter(range(100))
     with ThreadPoolExecutor(2) as pool:

@@ -10,6 +10,7 @@ from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context
+from types import FrameType
 from typing import Any, TypeVar
 
 from bertie.errors import UserError
@@ -23,14 +24,32 @@ WATCH_S = 1.0  # how often a process looks whether its parent is still there
 def processes(
     count: int, begin: Callable[..., None] | None = None, *arguments: Any
 ) -> Iterator[ProcessPoolExecutor]:
-    """So many processes, each of which begins with `begin(*arguments)`."""
+    """So many processes, each of which begins with `begin(*arguments)`.
+
+    A signal ends them, and so what waits for them. It does not interrupt the waiting itself: that
+    would leave locks of futures behind, for which the pool would wait for ever.
+    """
     others = set(active_children())
+    signals: list[int] = []
+
+    def end_processes(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        running = set(active_children()) - others
+        for process in running:
+            process.terminate()
+        if not running or len(signals) > 1:
+            raise KeyboardInterrupt
+
     # Spawned, not forked: a caller may have threads (torch, progress bars).
     pool = ProcessPoolExecutor(count, get_context("spawn"), start, (os.getpid(), begin, *arguments))
     try:
-        with term_interrupts():
+        with handling(end_processes):
             yield pool
+        if signals:  # when all was done
+            raise KeyboardInterrupt
     except BrokenProcessPool:
+        if signals:
+            raise KeyboardInterrupt from None
         raise UserError(
             "a worker process died, perhaps for want of memory; give the same command again, with "
             "fewer --workers where it has them"
@@ -77,6 +96,21 @@ def watch(parent: int) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=look, daemon=True).start()
+
+
+@contextmanager
+def handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM are handled so, where nobody handles them otherwise."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():  # Python lets no other catch them
+        for kind in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(kind) in (signal.SIG_DFL, signal.default_int_handler):
+                before[kind] = signal.signal(kind, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
