@@ -272,7 +272,10 @@ def list_places(tasks: Mapping[str, Any]) -> list[str]:
 def show_scores(found: Mapping[str, Any], part: str, metrics: Sequence[str]) -> str:
     if part not in found:
         return NONE
-    scores = (found[part][metric] for metric in metrics)
+    scores = [found[part][metric] for metric in metrics]
+    if found["num_seeds"] == 1:  # no spread
+        shown = " / ".join(f"{100 * one['mean']:.1f}" for one in scores)
+        return f"{shown} ({found['peak']:g}, one seed)"
     shown = " / ".join(f"{100 * one['mean']:.1f} ± {100 * one['spread']:.1f}" for one in scores)
     return f"{shown} ({found['peak']:g})"
 

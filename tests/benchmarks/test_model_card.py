@@ -114,6 +114,11 @@ def test_new_scores_leave_what_a_card_says_of_its_runs(
         model_card.main()
 
 
+def test_one_seed_has_no_spread(model_card: ModuleType) -> None:
+    one = scored(0.911) | {"num_seeds": 1}
+    assert model_card.show_scores(one, "dev", ["accuracy"]) == "91.1 (5e-05, one seed)"
+
+
 def test_what_was_nearly_reached_is_not_rounded_to_what_was_wanted(model_card: ModuleType) -> None:
     assert model_card.show_beside("STS-B pearson", 0.8747, 0.875) == "87.47"
     assert model_card.show_beside("books mlm_loss", 2.4004, 2.4) == "2.4004"
