@@ -5,6 +5,7 @@ a rename when all is done.
 """
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -42,7 +43,7 @@ from bertie.data.store import HELD_OUT, TOKENIZER, Manifest, StoreWriter
 from bertie.errors import UserError
 from bertie.text.chinese import check_jieba
 from bertie.text.disk import check_writable
-from bertie.text.processes import processes, term_interrupts
+from bertie.text.processes import handling, processes
 from bertie.text.tokenizer import Tokenizer
 
 
@@ -74,7 +75,7 @@ def prepare(
 
     SIGTERM stops it as Ctrl-C does; the same call goes on where it was.
     """
-    with term_interrupts():
+    with handling(signal.default_int_handler):
         return make_store(paths, vocab, out.resolve(), recipe, workers, on_progress)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertie.errors import UserError
-from bertie.text.processes import in_order, processes, term_interrupts
+from bertie.text.processes import handling, in_order, processes
 
 PROGRAM = """
 import sys
@@ -124,7 +124,7 @@ def test_who_handles_the_signal_is_left_to_it() -> None:
     try:
         for handler in (signal.SIG_IGN, signal.SIG_DFL):
             signal.signal(signal.SIGTERM, handler)
-            with term_interrupts():
+            with handling(signal.default_int_handler):
                 is_same = signal.getsignal(signal.SIGTERM) is handler
                 assert is_same == (handler is signal.SIG_IGN)
             assert signal.getsignal(signal.SIGTERM) is handler

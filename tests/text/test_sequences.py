@@ -10,7 +10,7 @@ from bertie.text.sequences import (
     Pieces,
     assemble,
     fit,
-    share_out,
+    most_central,
     window_places,
     window_starts,
 )
@@ -54,7 +54,7 @@ def test_each_piece_belongs_to_the_window_in_which_it_is_most_central(
     pieces = np.arange(num_pieces)
     context = np.array([np.minimum(pieces - low, high - 1 - pieces) for low, high in places])
     decided = context.argmax(0)  # of equal ones the first
-    for number, own in enumerate(share_out(pieces, places)):
+    for number, own in enumerate(most_central(pieces, places)):
         np.testing.assert_array_equal(own, np.flatnonzero(decided == number))
 
 

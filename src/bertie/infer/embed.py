@@ -31,7 +31,7 @@ from bertie.errors import UserError, check_known
 from bertie.infer.batches import fetch, in_batches, pack_inputs
 from bertie.model.bert import Bert
 from bertie.tasks.instances import Framer, Input
-from bertie.text.sequences import num_specials, share_out, window_places
+from bertie.text.sequences import most_central, num_specials, window_places
 from bertie.text.tokenizer import Tokenizer
 
 Pooling = Literal["mean", "cls", "max"]
@@ -107,7 +107,7 @@ def divide(text: str, tokenizer: Tokenizer, max_length: int, pooling: Pooling) -
     """The windows of a text, half a window apart."""
     framer, pieces = Framer.of(tokenizer), tokenizer.ids(text)
     places = window_places(len(pieces), max_length - num_specials(is_pair=False), None)
-    own = share_out(np.arange(len(pieces)), places)
+    own = most_central(np.arange(len(pieces)), places)
     parts = []
     for number, ((start, end), rows) in enumerate(zip(places, own, strict=True)):
         framed = framer.frame(pieces[start:end])

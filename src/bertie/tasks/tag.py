@@ -41,7 +41,7 @@ from bertie.tasks.sentences import (
     read_rows,
 )
 from bertie.tasks.task import Dataset, Rejects, check_roles, check_sizes, check_some
-from bertie.text.sequences import num_specials, share_out, window_places
+from bertie.text.sequences import most_central, num_specials, window_places
 from bertie.text.tokenizer import Tokenizer
 
 SPAN_TAG = re.compile(r"[BIESMLU](-.+)?|O")
@@ -191,7 +191,7 @@ class Tag:
             inside = window_places(end - start, room, self.stride)
             places = [(start + begin, start + stop) for begin, stop in inside]
             counts["sentences in windows"] += len(places) > 1
-            words = share_out(own[:-1], places)  # of each window
+            words = most_central(own[:-1], places)  # of each window
             if len(places) == 1:
                 places = [widen(start, end, room, int(firsts[ends[low]]), int(firsts[ends[high]]))]
             labels = self.label_ids(examples[number])

@@ -111,19 +111,3 @@ def handling(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@contextmanager
-def term_interrupts() -> Iterator[None]:
-    """SIGTERM is a KeyboardInterrupt, as Ctrl-C is, where nobody handles it otherwise."""
-    is_ours = (
-        threading.current_thread() is threading.main_thread()  # Python lets no other catch them
-        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    )
-    if is_ours:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        if is_ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -86,7 +86,7 @@ def window_places(num_pieces: int, size: int, stride: int | None) -> list[tuple[
     return [(start, min(start + size, num_pieces)) for start in starts]
 
 
-def share_out(
+def most_central(
     pieces: NDArray[np.int64], places: Sequence[tuple[int, int]]
 ) -> list[NDArray[np.int64]]:
     """For each window, the numbers of those pieces that it has the most context for.
