@@ -16,6 +16,7 @@ from bertie.tasks.questions import Answer, SpanExample
 from bertie.tasks.span import Span
 from bertie.tasks.steps import TaskLoader, predict
 from bertie.tasks.task import Dataset
+from bertie.text.sequences import Pieces
 from tests.tasks.toys import TEXTS, TOKENIZER, tiny_model
 
 SMALL = Span(max_length=24, stride=5, max_question=8, max_answer=100)
@@ -40,6 +41,13 @@ def gold_outputs(instances: Instances) -> list[np.ndarray]:
     return outputs
 
 
+def draw_answer(pieces: Pieces, data: st.DataObject) -> tuple[int, int]:
+    """From where to where in the text some pieces in a row go."""
+    first = data.draw(st.integers(0, len(pieces.ids) - 1))
+    last = data.draw(st.integers(first, min(first + 5, len(pieces.ids) - 1)))
+    return int(pieces.starts[first]), int(pieces.ends[last])
+
+
 @given(context=TEXTS, data=st.data(), text=TEXTS)
 @settings(max_examples=60)
 def test_a_gold_answer_of_whole_pieces_comes_back(
@@ -48,9 +56,7 @@ def test_a_gold_answer_of_whole_pieces_comes_back(
     pieces = TOKENIZER.split(context)
     if not len(pieces.ids):
         return
-    first = data.draw(st.integers(0, len(pieces.ids) - 1))
-    last = data.draw(st.integers(first, min(first + 5, len(pieces.ids) - 1)))
-    start, end = int(pieces.starts[first]), int(pieces.ends[last])
+    start, end = draw_answer(pieces, data)
     example = question(context, (context[start:end], start), text=text)
     instances = SMALL.encode([example], TOKENIZER)
     assert np.diff(instances.bounds).max() <= 24
@@ -70,9 +76,7 @@ def test_a_window_points_at_the_answer_if_it_holds_all_of_it(
     pieces = TOKENIZER.split(context)
     if not len(pieces.ids):
         return
-    first = data.draw(st.integers(0, len(pieces.ids) - 1))
-    last = data.draw(st.integers(first, min(first + 5, len(pieces.ids) - 1)))
-    start, end = int(pieces.starts[first]), int(pieces.ends[last])
+    start, end = draw_answer(pieces, data)
     instances = SMALL.encode([question(context, (context[start:end], start))], TOKENIZER)
     for number, label in enumerate(instances.labels):
         places = instances.places_of(number)
